@@ -1,7 +1,7 @@
-"""A data service for machine-learning input pipelines that begins in a notebook cell.
+"""A data service for machine-learning input pipelines that starts from a notebook cell.
 
-One cell starts a dispatcher and workers inside the kernel; any number of trainers (other cells, other kernels, other
-machines) read preprocessed elements from them, and trainers of one job share one preprocessing pass.
+One cell starts a dispatcher and workers inside the kernel. Any number of trainers (other cells, kernels or machines)
+read preprocessed elements from them, and the trainers of one job share one preprocessing pass.
 
 Example:
     >>> import dsnb
@@ -11,7 +11,7 @@ Example:
     ...     sum(squares)
     285
 
-Names are imported when they are first asked for: `import dsnb` itself starts nothing and takes milliseconds.
+Names are imported on first use: `import dsnb` starts nothing and takes milliseconds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name lives. tests/test_exports.py holds this, the imports above and `__all__` together.
+# The module of each public name. tests/test_exports.py checks that this, the imports above and `__all__` agree.
 _HOMES = {
     "AUTOTUNE": "dsnb.pipeline.validate",
     "INFINITE_CARDINALITY": "dsnb.pipeline.operation",
@@ -84,7 +84,7 @@ _HOMES = {
     "testing": "dsnb.testing",
 }
 
-__all__ = (  # noqa: PLE0604 - a tuple of the table's own keys, which ruff cannot look into
+__all__ = (  # noqa: PLE0604 - the keys of `_HOMES` are strings, which ruff cannot see
     *_HOMES,
     "__version__",
 )
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
     with gc_paused():
         module = import_module(home)
     value = module if home == f"{__name__}.{name}" else getattr(module, name)
-    globals()[name] = value  # the next access does not come here
+    globals()[name] = value  # the next access finds it without this function
     return value
 
 

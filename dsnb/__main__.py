@@ -1,4 +1,4 @@
-"""`python -m dsnb`: the command line where the `dsnb` script is not on the path."""
+"""`python -m dsnb`: the command line, also if the `dsnb` script is not on the path."""
 
 from __future__ import annotations
 

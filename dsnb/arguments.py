@@ -1,13 +1,13 @@
-"""Checks of public arguments: declared once beside each signature, made at each call.
+"""Checks of public arguments: rules are declared next to each signature and applied at each call.
 
 Theory of operation. `checked` wraps a public function, method or class. A call is first compared with the signature: an
-unknown, missing or surplus argument is refused by its name. Then each argument that was given goes through its rule. A
-rule is a function of the argument's name and value. It returns the value in the form that the function works with (an
-`int` for NumPy's integers, a `str` for a path), or raises an `InvalidArgumentError` that names the argument. Arguments
-that are annotated as truth values need no rule of their own. Defaults are not checked.
+unknown, missing or surplus argument is refused by name. Then each given argument goes through its rule. A rule is a
+function of the argument's name and value. It returns the value in the form that the function needs (an `int` for
+NumPy's integers, a `str` for a path) or raises an `InvalidArgumentError` that names the argument. Arguments annotated
+as `bool` need no rule. Defaults are not checked.
 
-An error of dsnb's that leaves a checked function loses dsnb's own frames, the wrapper's among them, so that the
-traceback ends at the user's line. What arguments mean together is for the function itself to check.
+When one of dsnb's errors leaves a checked function, dsnb's frames are removed from it, including the wrapper's, so that
+the traceback ends at the user's line. Rules that involve several arguments are checked by the function itself.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 Rule = Callable[[str, Any], Any]
-"""Gets an argument's name and value; returns the value to work with, or raises `InvalidArgumentError`."""
+"""Takes an argument's name and value; returns the value to use, or raises `InvalidArgumentError`."""
 
 MAX_INT64: Final = (1 << 63) - 1
-"""The largest whole number that is taken: what 64 bits hold, in NumPy, on disk and in messages."""
+"""The largest integer accepted: the limit of 64 bits in NumPy, on disk and in messages."""
 _LONGEST_TEXT: Final = 1_000
 _MOST_ITEMS: Final = 1_000_000
 _SHOWN: Final = 80
 
 
 class WrongCallError(InvalidArgumentError, TypeError):
-    """A call that does not fit the signature: an argument is unknown, missing or given twice."""
+    """A call that does not fit the signature: an argument is unknown, missing, surplus or given twice."""
 
 
 # ---- the decorator
@@ -59,10 +59,10 @@ def checked(**rules: Rule) -> _Checked:
     """Check the arguments of a public function, method or class at each call.
 
     Args:
-        rules: For each argument that is not a truth value, what makes of its value what the function works with.
+        rules: The rule of each argument that is not a `bool`.
 
     Example:
-        >>> @checked(size=whole(1))
+        >>> @checked(size=integer(1))
         ... def batch(size, drop_remainder=False):
         ...     return size
         >>> batch(0)
@@ -90,7 +90,7 @@ def _wrapper(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callabl
             return function(*args, **kwargs)
         except error_of_ours as error:
             without_our_frames(error)
-            raise  # as it is: Python adds no frame for that
+            raise  # a bare `raise`: `raise error` would add a frame
         except refused_by_system as error:
             try:
                 explain(error)
@@ -99,13 +99,13 @@ def _wrapper(function: Callable[..., Any], rules: Mapping[str, Rule]) -> Callabl
                 raise
             raise
 
-    # With the function's own globals: doctest takes a function for a module's only if its globals are the module's.
+    # With the wrapped function's globals: doctest collects a function only if its globals are the module's.
     made = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
     return wraps(function)(made)
 
 
 def _strip_internal_frames(error: BaseException | None) -> None:
-    """Leave an error and its causes only the frames of other code than dsnb's and the standard library's."""
+    """Remove the frames of dsnb and the standard library from an error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -114,21 +114,21 @@ def _strip_internal_frames(error: BaseException | None) -> None:
 
 
 def _raise_if_system_limit(error: BaseException) -> None:
-    """Raise the page about a limit of the system that an error stands for, if it does."""
+    """Raise the explanation of a system limit, if the error was caused by one."""
     limit = limit_error(error)
     if limit is not None:
         raise limit from error
 
 
 def _is_user_frame(frame: FrameType) -> bool:
-    if frame.f_code.co_filename == __file__:  # a wrapper, which has the globals of what it wraps
+    if frame.f_code.co_filename == __file__:  # a wrapper: it has the user's globals if it wraps a user's function
         return False
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return package != "dsnb" and package not in sys.stdlib_module_names
 
 
 class _Signature:
-    """The parameters of a function with their rules; they are looked up at the first call."""
+    """The parameters of a function with their rules. Inspected at the first call, so that importing stays fast."""
 
     def __init__(self, function: Callable[..., Any], rules: Mapping[str, Rule]) -> None:
         self._function = function
@@ -136,7 +136,7 @@ class _Signature:
         self._inspected = False
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, each as its rule gives it."""
+        """Return the arguments of a call, each as its rule returns it."""
         if not self._inspected:
             self._inspect()
         rest = self._surplus(args) if len(args) > len(self._positional) else ()
@@ -157,13 +157,13 @@ class _Signature:
         self._required = [one.name for one in (*only, *keyword) if one.default is one.empty]
         last = max((at for at, one in enumerate((*only, *either)) if one.default is one.empty), default=-1)
         self._sufficient_count = last + 1 if len(self._required) <= last + 1 else sys.maxsize
-        """With so many arguments and no others nothing is missing."""
+        """With at least this many positional arguments and no others, no argument is missing."""
         self._rest = next(((one.name, rules[one.name]) for one in by_kind[inspect.Parameter.VAR_POSITIONAL]), None)
         self._takes_any_keyword = bool(by_kind[inspect.Parameter.VAR_KEYWORD])
         self._inspected = True
 
     def _surplus(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments beyond the named ones."""
+        """The positional arguments after the named parameters; refused unless the function takes `*args`."""
         if self._rest is not None:
             (name, rule), surplus = self._rest, args[len(self._positional) :]
             return surplus if rule is None else tuple(rule(name, value) for value in surplus)
@@ -175,7 +175,7 @@ class _Signature:
         )
 
     def _keyword(self, name: str, value: Any) -> Any:
-        """The value of an argument that was given by its name."""
+        """The value of an argument that was given by name, as its rule returns it."""
         if name not in self._by_keyword and not self._takes_any_keyword:
             raise WrongCallError(
                 f"{self._name} has no argument `{name}`",
@@ -212,7 +212,7 @@ def _signature_hint(names: Iterable[str]) -> str:
 
 
 def integer(least: int | None = None, most: int = MAX_INT64, hint: str = "") -> Rule:
-    """A whole number, NumPy's too, between two bounds; not a truth value."""
+    """A rule for an integer within bounds, also NumPy's; not a `bool`."""
     lowest = -MAX_INT64 - 1 if least is None else least
     bounds = f"{lowest:,} to {most:,}" if most < MAX_INT64 else f"{lowest:,} or more"
 
@@ -240,7 +240,7 @@ def _index(name: str, value: Any, hint: str) -> int:
 
 
 def number(hint: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> Rule:
-    """A finite number within bounds, NumPy's too; not a truth value."""
+    """A rule for a finite number within bounds, also NumPy's; not a `bool`."""
 
     def rule(name: str, value: Any) -> float:
         real = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -262,17 +262,17 @@ port: Final = integer(0, 65535, "pass 0 for a free port, or a port from 1 to 655
 
 
 def boolean(name: str, value: Any) -> bool:
-    """A truth value, NumPy's too."""
+    """A rule for a `bool`, also NumPy's."""
     if isinstance(value, bool):
         return value
-    numpy = sys.modules.get("numpy")  # who passes one has imported it
+    numpy = sys.modules.get("numpy")  # a caller that passes NumPy's bool has imported NumPy
     if numpy is not None and isinstance(value, numpy.bool_):
         return bool(value)
     raise InvalidArgumentError(f"`{name}` is {short_repr(value)}, not a truth value", hint="pass True or False")
 
 
 def text(name: str, value: Any) -> str:
-    """A string that can be sent, shown in one line and kept: not empty, of at most 1,000 characters."""
+    """A rule for a string that can be sent, stored and shown on one line: not empty, at most 1,000 characters."""
     if not isinstance(value, str):
         raise InvalidArgumentError(
             f"`{name}` must be a string, got {type(value).__name__}", hint='pass text, as in "train"'
@@ -288,7 +288,7 @@ def text(name: str, value: Any) -> str:
 
 
 def encodable(name: str, value: Any) -> str:
-    """A string of any length that can be written as UTF-8."""
+    """A rule for a string of any length that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"`{name}` must be a string, got {type(value).__name__}", hint="pass text")
     try:
@@ -301,7 +301,7 @@ def encodable(name: str, value: Any) -> str:
 
 
 def path(name: str, value: Any) -> str:
-    """The path of a file or folder as a `str`, with `~` replaced by the home folder."""
+    """A rule for the path of a file or folder; returns a `str` with `~` expanded."""
     given = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
     if not isinstance(given, str):
         raise InvalidArgumentError(
@@ -317,7 +317,7 @@ def path(name: str, value: Any) -> str:
 
 
 def _is_encodable_path(given: str) -> bool:
-    """Whether the file system can write a path."""
+    """Whether the file system's encoding can represent a path."""
     try:
         os.fsencode(given)
     except UnicodeEncodeError:
@@ -326,7 +326,7 @@ def _is_encodable_path(given: str) -> bool:
 
 
 def buffer(name: str, value: Any, hint: str = "pass bytes, as TFRecordDataset gives them") -> bytes:
-    """`bytes`, or what exports them."""
+    """A rule for `bytes` or an object that exports its bytes."""
     if type(value) is bytes:
         return value
     try:
@@ -340,7 +340,7 @@ def buffer(name: str, value: Any, hint: str = "pass bytes, as TFRecordDataset gi
 def function(
     name: str, value: Any, hint: str = "pass the function itself, as in map(decode), not its result, map(decode(x))"
 ) -> Callable[..., Any]:
-    """Something that can be called."""
+    """A rule for a callable."""
     if not callable(value):
         what = f"`{name}` is {short_repr(value)} ({type(value).__name__}), not a function"
         raise InvalidArgumentError(what, hint=hint)
@@ -348,7 +348,7 @@ def function(
 
 
 def function_of(*parameters: str) -> Rule:
-    """A function that can be called with so many arguments, which the names describe."""
+    """A rule for a function that can be called with these parameters; the error names them."""
 
     def rule(name: str, value: Any) -> Callable[..., Any]:
         called = f"is called with {', '.join(parameters)}" if parameters else "is called without arguments"
@@ -358,20 +358,20 @@ def function_of(*parameters: str) -> Rule:
 
 
 def check_accepts(name: str, value: Callable[..., Any], count: int, called: str) -> Callable[..., Any]:
-    """The function, if it can be called with `count` arguments, or does not tell.
+    """Return the function if it can be called with `count` arguments, or if its signature is unknown.
 
     Args:
-        name: Of the argument.
+        name: Name of the argument.
         value: The function.
         count: The number of arguments.
-        called: How it is called, as the error says, as in "is called with 1 argument".
+        called: How the function is called, for the error, as in "is called with 1 argument".
     """
     if isinstance(value, FunctionType) and _accepts(value, count):
         return value
     try:
-        # Not what a decorator's function says of the one that it wraps: they may take other arguments.
+        # Not through `__wrapped__`: a decorated function may take other arguments than the one it wraps.
         signature = inspect.signature(value, follow_wrapped=False)
-    except (TypeError, ValueError):  # many functions that are written in C do not tell
+    except (TypeError, ValueError):  # many functions written in C have no signature
         return value
     try:
         signature.bind(*range(count))
@@ -385,7 +385,7 @@ def check_accepts(name: str, value: Callable[..., Any], count: int, called: str)
 
 
 def _accepts(value: FunctionType, count: int) -> bool:
-    """Whether a plain function takes so many arguments; `inspect` takes fifty times as long to tell."""
+    """Whether a plain function accepts `count` arguments. Fifty times as fast as `inspect.signature`."""
     code = value.__code__
     least = code.co_argcount - len(value.__defaults__ or ())
     most = sys.maxsize if code.co_flags & inspect.CO_VARARGS else code.co_argcount
@@ -393,7 +393,7 @@ def _accepts(value: FunctionType, count: int) -> bool:
 
 
 def one_of(*known: Any, hint: str = "") -> Rule:
-    """One of a few values; a string may be one that is near them in an error."""
+    """A rule for one of a few values; the error suggests the most similar string."""
     names = [value for value in known if isinstance(value, str)]
     listed = " or ".join(filter(None, [", ".join(map(repr, known[:-1])), repr(known[-1])]))
 
@@ -408,7 +408,7 @@ def one_of(*known: Any, hint: str = "") -> Rule:
 
 
 def instance(*classes: type, hint: str) -> Rule:
-    """An instance of one of these classes."""
+    """A rule for an instance of one of these classes."""
 
     def rule(name: str, value: Any) -> Any:
         if not isinstance(value, classes):
@@ -419,12 +419,12 @@ def instance(*classes: type, hint: str) -> Rule:
 
 
 def optional(rule: Rule, none: Any = None) -> Rule:
-    """None, for which `none` is taken, or what another rule allows."""
+    """A rule that also allows None, and returns `none` for it."""
     return lambda name, value: none if value is None else rule(name, value)
 
 
 def each(rule: Rule, hint: str = "pass a list") -> Rule:
-    """A list of what another rule allows, as a tuple; any iterable that ends will do, but for text."""
+    """A rule for a list of values that `rule` allows; returns a tuple. Accepts any finite iterable except text."""
 
     def made(name: str, value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, bytes, bytearray, os.PathLike)) or not isinstance(value, Iterable):
@@ -433,7 +433,7 @@ def each(rule: Rule, hint: str = "pass a list") -> Rule:
             )
         try:
             items = tuple(islice(value, _MOST_ITEMS + 1))
-        except TypeError:  # an array without a dimension
+        except TypeError:  # an array of zero dimensions
             raise InvalidArgumentError(f"`{name}` is {short_repr(value)}, not a list", hint=hint) from None
         if len(items) > _MOST_ITEMS:
             raise InvalidArgumentError(f"`{name}` has more than {_MOST_ITEMS:,} items", hint=hint)
@@ -443,13 +443,13 @@ def each(rule: Rule, hint: str = "pass a list") -> Rule:
 
 
 def anything(name: str, value: Any) -> Any:
-    """Whatever is given: the function itself says what is wrong with it, or nothing can be."""
+    """A rule that allows everything: the function itself checks the value, or no value is wrong."""
     del name
     return value
 
 
 def short_repr(value: Any) -> str:
-    """A value as an error shows it: on one line, and not too long."""
+    """A value as shown in an error: on one line, shortened to 80 characters."""
     try:
         full_text = " ".join(repr(value).split())
     except Exception:  # noqa: BLE001 - a user's own __repr__, or an int of too many digits

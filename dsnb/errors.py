@@ -1,25 +1,25 @@
-"""What dsnb raises and warns with.
+"""All errors and warnings of dsnb.
 
 DsnbError
-├── InvalidArgumentError      (ValueError)           a value that can never be right
+├── InvalidArgumentError      (ValueError)           a value that is never valid
 ├── NotFoundError             (LookupError)          no service, job, dataset or file by that name
-├── AlreadyExistsError                               the name or the port is taken
-├── FailedPreconditionError   (RuntimeError)         right in itself, wrong in this state
+├── AlreadyExistsError                               the name or the port is in use
+├── FailedPreconditionError   (RuntimeError)         a valid call in the wrong state
 ├── UnimplementedError        (NotImplementedError)  dsnb cannot do this (yet)
 ├── PermissionDeniedError     (PermissionError)      the token is missing or wrong
 ├── ResourceExhaustedError    (RuntimeError)         a stated limit is reached
-├── UnavailableError          (ConnectionError)      a server that cannot be reached
-├── DeadlineExceededError     (TimeoutError)         a wait that came to its end
+├── UnavailableError          (ConnectionError)      a server cannot be reached
+├── DeadlineExceededError     (TimeoutError)         a wait reached its time-out
 ├── CancelledError                                   the reader, task or server was stopped
-├── DataLossError                                    data that cannot be had again
-└── UserCodeError                                    a function of the user's failed and its own error cannot be rebuilt
+├── DataLossError                                    data that cannot be recovered
+└── UserCodeError                                    user code failed, and its own error cannot be rebuilt
 
 DsnbWarning (UserWarning)
-├── CacheWarning                                     what a cache could not keep or had to do anew, and why
-└── DataLossWarning                                  elements or splits that will not come
+├── CacheWarning                                     a cache could not keep something or had to redo work
+└── DataLossWarning                                  elements or splits that will not arrive
 
-Every error is a small page of documentation: what happened, what dsnb did about it, what to try. The three parts are
-fields; the text is built from them, so that a notebook, a log and the wire show the same words.
+Every error has three parts: what happened, what dsnb did about it, what to try. They are separate fields, and the text
+is built from them, so that a notebook, a log and the wire show the same words.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ __all__ = (
 
 
 class DsnbError(Exception):
-    """The base of all that dsnb raises by itself.
+    """The base class of all errors that dsnb raises itself.
 
     Args:
-        what: What happened, naming the value, the variable or the address.
+        what: What happened, with the value, the variable or the address.
         did: What dsnb did about it ("nothing was started", "reading goes on").
         hint: What to try.
 
@@ -80,7 +80,7 @@ class DsnbError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exception's own reduction would lose the keyword fields.
+        # `Exception.__reduce__` would lose `did` and `hint`.
         return (_rebuild, (type(self), self.what, self.did, self.hint))
 
 
@@ -89,22 +89,22 @@ def _rebuild(cls: type[DsnbError], what: str, did: str, hint: str) -> DsnbError:
 
 
 class InvalidArgumentError(DsnbError, ValueError):
-    """A value that can never be right, whatever the state of the service."""
+    """A value that is never valid, whatever the state of the service."""
 
 
 class NotFoundError(DsnbError, LookupError):
     """There is no service, job, dataset, task or file by that name."""
 
-    # LookupError's text would be taken from KeyError-like subclasses; ours is the page.
+    # The three-part text, whatever the built-in base class prints.
     __str__ = DsnbError.__str__
 
 
 class AlreadyExistsError(DsnbError):
-    """The name or the port is taken."""
+    """The name or the port is already in use."""
 
 
 class FailedPreconditionError(DsnbError, RuntimeError):
-    """The call is right in itself, but not in the present state."""
+    """The call is valid, but not in the present state."""
 
 
 class UnimplementedError(DsnbError, NotImplementedError):
@@ -122,13 +122,13 @@ class ResourceExhaustedError(DsnbError, RuntimeError):
 
 
 class UnavailableError(DsnbError, ConnectionError):
-    """A server that cannot be reached."""
+    """A server cannot be reached."""
 
     __str__ = DsnbError.__str__
 
 
 class DeadlineExceededError(DsnbError, TimeoutError):
-    """A wait that came to its stated end."""
+    """A wait reached its stated time-out."""
 
     __str__ = DsnbError.__str__
 
@@ -138,22 +138,22 @@ class CancelledError(DsnbError):
 
 
 class DataLossError(DsnbError):
-    """Data that cannot be had again."""
+    """Data that cannot be recovered."""
 
 
 class UserCodeError(DsnbError):
-    """A function of the user's failed, and its own error cannot be rebuilt here.
+    """A user's function failed, and its own error cannot be rebuilt here.
 
-    Also stands for errors that would be mistaken for control flow: StopIteration, GeneratorExit, KeyboardInterrupt and
+    Also replaces errors that would be mistaken for control flow: StopIteration, GeneratorExit, KeyboardInterrupt and
     SystemExit raised by a user's function.
     """
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The beginning of a hint that names what was probably meant; empty where nothing is like it.
+    """Return the beginning of a hint with the most similar known names; empty if none is similar.
 
     Example:
-        >>> near("trian", ["train", "test"])
+        >>> did_you_mean("trian", ["train", "test"])
         "did you mean 'train'? "
     """
     found = difflib.get_close_matches(name, sorted(known), n=3)
@@ -161,17 +161,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def keep_frames(error: BaseException, wanted: Callable[[FrameType], bool]) -> None:
-    """Leave an error's traceback only the frames that are wanted."""
+    """Remove all frames from an error's traceback but those that `wanted` accepts."""
     kept: TracebackType | None = None
     for entry in reversed([entry for entry in traceback_entries(error) if wanted(entry.tb_frame)]):
-        # An interrupt may come at an instruction that stands on no line.
+        # `tb_lineno` is None if an interrupt hit an instruction without a line.
         line = entry.tb_lineno or entry.tb_frame.f_code.co_firstlineno
         kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, line)
     error.__traceback__ = kept
 
 
 def traceback_entries(error: BaseException) -> Iterator[TracebackType]:
-    """The entries of an error's traceback, from the outermost call on."""
+    """Yield the entries of an error's traceback, from the outermost call on."""
     entry = error.__traceback__
     while entry is not None:
         yield entry
@@ -179,23 +179,23 @@ def traceback_entries(error: BaseException) -> Iterator[TracebackType]:
 
 
 def mark_out_of_band(error: Exception) -> Exception:
-    """Mark an error as one that stands in no element's place: the elements before and behind it follow each other."""
-    error.dsnb_beside = True  # type: ignore[attr-defined]  # of any class: a warning that is an error, for instance
+    """Mark an error that does not replace an element: no element is missing between those before and after it."""
+    error.dsnb_beside = True  # type: ignore[attr-defined]  # errors of any class, for instance a warning turned into an error
     return error
 
 
 def is_out_of_band(error: Exception) -> bool:
-    """Whether an error was marked so; one of the user's never is."""
+    """Whether an error was marked by `mark_out_of_band`; errors of user code never are."""
     return bool(getattr(error, "dsnb_beside", False))
 
 
 def is_element_error(error: Exception) -> bool:
-    """Whether an error that a pipeline raised stands in an element's place."""
+    """Whether an error raised by a pipeline takes the place of an element."""
     return not isinstance(error, CancelledError) and not is_out_of_band(error)
 
 
 def warn(text: str, kind: type[Warning]) -> None:
-    """Warn at the line outside of dsnb that led here: a user's cell, not ours."""
+    """Emit a warning that points to the innermost line outside of dsnb, normally the user's cell."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "dsnb":
         frame, level = frame.f_back, level + 1
@@ -203,15 +203,15 @@ def warn(text: str, kind: type[Warning]) -> None:
 
 
 class DsnbWarning(UserWarning):
-    """The base of all warnings of dsnb."""
+    """The base class of all warnings of dsnb."""
 
 
 class CacheWarning(DsnbWarning):
-    """What a cache could not keep, had to do anew, or keeps as it was not meant, and why. Nothing wrong is served."""
+    """A cache could not keep something, had to redo work, or keeps it in an unintended way. The data are correct."""
 
 
 class DataLossWarning(DsnbWarning):
-    """Elements or splits that will not come, with how many and why."""
+    """Elements or splits that will not arrive, with their number and the reason."""
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""How dsnb imports much at once: with the garbage collector at rest."""
+"""Pauses the garbage collector while dsnb imports many modules."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Keep the garbage collector from running, as around imports: what they make stays, so it would search in vain.
+    """Pause the garbage collector, for imports: the objects they create stay alive, so a search finds no garbage.
 
-    It does so 130 times while the modules of a service are imported, once through all that there is, which takes an
-    eighth of the time from `import dsnb` to the first element. Behind, all objects count as old ones, or the next
-    collection would go through all that is new. A collector that somebody has switched off stays off.
+    While the modules of a service are imported it would run 130 times, once over all objects, which takes an eighth of
+    the time from `import dsnb` to the first element. Afterwards all objects are moved to the oldest generation;
+    otherwise the next collection would search everything that is new. A collector that is disabled stays disabled.
 
     Example:
-        >>> with uncollected():
+        >>> with gc_paused():
         ...     import dsnb.pipeline.dataset
         >>> gc.isenabled()
         True
@@ -30,7 +30,8 @@ def gc_paused() -> Iterator[None]:
     try:
         yield
     finally:
-        # Not without need, for garbage grows old too; nor where somebody keeps objects from the collector, for a fork.
+        # Only if modules were imported, for this moves garbage to the oldest generation too. Not if the user has frozen
+        # objects (as before a fork): `unfreeze` would undo that.
         if len(sys.modules) > known and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()

@@ -1,4 +1,4 @@
-"""What the system tells of processes: when one started, which no later one of its id did; which processors it has."""
+"""Facts about processes from the system: when one started, which processors it may use, and how long they were idle."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 from math import ceil
 
 _IDLE, _IOWAIT = 4, 5
-"""Columns of /proc/stat."""
+"""Columns of a processor's line in /proc/stat."""
 
 
 def start_time(pid: int) -> str:
-    """When a process started, in the kernel's own words; empty when it is gone (zombies are).
+    """When a process started, in the kernel's clock ticks; empty if it is gone or a zombie.
 
-    Where there is no /proc, "0" says that it lives.
+    A process id with its start time identifies a process even after the id is reused. Without /proc, "0" means that the
+    process exists.
     """
     try:
-        # A process may have any bytes for a name, parentheses too.
+        # A process name may contain any bytes, also parentheses and spaces: the fields begin after the last ")".
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -36,7 +37,7 @@ def _exists(pid: int) -> bool:
 
 
 def usable_cpus() -> int:
-    """The processors that this process may use: those it may run on, or less where its container is held to less."""
+    """The number of processors that this process may use: its affinity, or fewer if its container has a lower quota."""
     try:
         here = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -45,7 +46,7 @@ def usable_cpus() -> int:
 
 
 def _quota() -> float:
-    """The processors that this container may take up; 0 where it has no limit."""
+    """The processors of this container's quota; 0 if there is no quota."""
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
             most, period = file.read().split()
@@ -55,7 +56,7 @@ def _quota() -> float:
 
 
 def idle_ns() -> int:
-    """How long the processors that this process may use had nothing to do, summed over them; 0 where nobody tells."""
+    """How long the processors that this process may use were idle, summed over them; 0 if the system does not tell."""
     try:
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         with open("/proc/stat", encoding="ascii") as file:

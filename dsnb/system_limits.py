@@ -1,6 +1,6 @@
-"""What the system refuses because a limit is reached, in words: files that cannot be opened, threads that cannot start.
+"""Explains errors caused by limits of the system: too many open files, no more threads.
 
-An error of the system names neither the limit nor what to do about it, and some of them come out as something else.
+The system's own errors name neither the limit nor a remedy, and some of them appear as something else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RESERVED_DESCRIPTORS = 8
 
 
 def check_files() -> None:
-    """Refuse to begin what ends the process where it may open no more files, as gRPC's core does.
+    """Check that this process may open more files, before calls that abort the process otherwise, as gRPC's core does.
 
     Raises:
         ResourceExhaustedError: only a few more files may be opened.
@@ -32,15 +32,15 @@ def check_files() -> None:
 
 
 def limit_error(error: BaseException) -> ResourceExhaustedError | None:
-    """The page about a limit that an error stands for; None for any other error.
+    """Return the explanation of an error that was caused by a limit; None for any other error.
 
     Example:
-        >>> explained(OSError(errno.EMFILE, "Too many open files")).what.partition(":")[0]
+        >>> limit_error(OSError(errno.EMFILE, "Too many open files")).what.partition(":")[0]
         'too many files are open'
     """
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return _too_many_files_error()
-    if _NO_DATABASE in str(error) and nearly_out_of_files():  # SQLite does not say why
+    if _NO_DATABASE in str(error) and nearly_out_of_files():  # SQLite does not give the cause
         return _too_many_files_error()
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return _too_many_threads_error()
@@ -48,7 +48,7 @@ def limit_error(error: BaseException) -> ResourceExhaustedError | None:
 
 
 def describe_os_error(error: OSError) -> str:
-    """What an error of the system says, with the numbers where it is about a limit."""
+    """Return the text of a system error, with the numbers if it was caused by a limit."""
     limit = limit_error(error)
     return limit.what if limit is not None else error.strerror or str(error)
 
@@ -57,7 +57,7 @@ def start_thread(thread: threading.Thread) -> None:
     """Start a thread.
 
     Raises:
-        ResourceExhaustedError: the system starts no more. It stands in no element's place.
+        ResourceExhaustedError: the system starts no more threads. It is marked as out of band: no element failed.
     """
     try:
         thread.start()
@@ -72,7 +72,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def open_files_text() -> str:
-    """How many files this process has open, and how many it may have, in words."""
+    """A sentence with the number of open files of this process, and its limit."""
     kinds = Counter(_kinds())
     limit = _soft_limit("RLIMIT_NOFILE")
     most = "" if limit is None else f" and may have {limit:,} (ulimit -n)"
@@ -90,7 +90,7 @@ def _too_many_files_error() -> ResourceExhaustedError:
 
 
 def _kinds() -> Iterator[str]:
-    """What each open descriptor is. Their list in /proc would take another one."""
+    """Yield "socket" or "file" for each open descriptor. Listing /proc instead would need another descriptor."""
     for descriptor in range(min(_soft_limit("RLIMIT_NOFILE") or _MAX_DESCRIPTORS_CHECKED, _MAX_DESCRIPTORS_CHECKED)):
         try:
             mode = os.fstat(descriptor).st_mode
@@ -100,7 +100,7 @@ def _kinds() -> Iterator[str]:
 
 
 def nearly_out_of_files() -> bool:
-    """Whether this process may open only a few more files: a connection or a database needs several."""
+    """Whether fewer files than a connection or a database needs may still be opened."""
     limit = _soft_limit("RLIMIT_NOFILE")
     return (
         limit is not None
@@ -148,6 +148,6 @@ def _read(path: str) -> str:
 
 
 def _soft_limit(name: str) -> int | None:
-    """A limit of this process; None where there is none."""
+    """A soft limit of this process; None if there is none."""
     found: int = resource.getrlimit(getattr(resource, name))[0]
     return None if found == resource.RLIM_INFINITY else found

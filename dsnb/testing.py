@@ -1,4 +1,4 @@
-"""Checks for users' own pipelines."""
+"""Checks that users run on their own pipelines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dsnb.pipeline.validate import dataset as dataset_rule
 __all__ = ("assert_resumable",)
 
 Outcome = tuple[Any, ...]
-"""What came: an element by its structure and leaves, or an error by its class and text; for `==` and `hash`."""
+"""A comparable, hashable form of an element (its structure and leaves) or an error (its class and text)."""
 
 
 @checked(
@@ -43,23 +43,23 @@ def assert_resumable(
     positions: Iterable[int] | None = None,
     most: int = 1000,
 ) -> None:
-    """Check that a pipeline goes on from each reading position as if it had never stopped, also when stopped twice.
+    """Check that a pipeline resumes from each reading position as if it had not stopped, also when stopped twice.
 
-    Each position goes through JSON, as in a checkpoint. A pipeline on this machine has to give the very same elements
-    in the same order. Of one that a service runs, with several workers, the elements before and behind a position
-    have to be all elements, each as often as in one pass; where operations follow that make new elements of several,
-    as `batch` does, their rows are counted.
+    Each position is converted to JSON and back, as in a checkpoint. A local pipeline must give identical elements in
+    the same order. If a service with several workers runs the pipeline, the elements before and after a position
+    together must be those of one epoch, each as often; if operations follow that combine elements, such as `batch`,
+    their rows are counted instead.
 
     Args:
-        dataset: What to check; a pass of it must be repeatable but for what a position remembers.
-        service: A `DataService` or an address: the dataset is distributed there, and checked through it.
-        processing_mode: How, as for `distribute`.
-        positions: After how many elements to stop; None for every position.
-        most: Elements to read of an endless or long pipeline. One that a service runs must have an end before.
+        dataset: The dataset to check. Apart from what a position records, two epochs of it must be equal.
+        service: A `DataService` or an address: the dataset is distributed there and checked through it.
+        processing_mode: The processing mode for the service, as for `distribute`.
+        positions: Numbers of elements after which to stop; None for every position.
+        most: Most elements to read of an endless or long pipeline. A distributed one must end before.
 
     Raises:
-        AssertionError: naming the first position, and the first element that differs.
-        FailedPreconditionError: naming the operation that has no reading position.
+        AssertionError: with the first position and the first element that differ.
+        FailedPreconditionError: with the operation that has no reading position.
 
     Example:
         >>> import dsnb
@@ -81,7 +81,7 @@ def assert_resumable(
 
 
 def _check_position(dataset: Dataset, known: list[Outcome], at: int, state: Any, check: _Check, *, ends: bool) -> None:
-    left = len(known) - min(at, len(known)) + ends  # one too many, where there should be an end
+    left = len(known) - min(at, len(known)) + ends  # one more at an end, to check that no further element comes
     with iter(dataset) as elements:
         elements.load_state_dict(state)
         one = list(_outcomes(elements, min(1, left)))
@@ -104,7 +104,7 @@ class _Stop:
 
 
 _Check = Callable[[_Stop, list[Outcome], list[Outcome], list[Outcome]], None]
-"""How what came is compared: all that there is, what came before a stop, and what came behind it."""
+"""Compares outcomes. Arguments: the stop, all outcomes, those before the stop, and those after it."""
 
 
 def _in_order(stop: _Stop, known: list[Outcome], before: list[Outcome], behind: list[Outcome]) -> None:
@@ -129,7 +129,7 @@ def _counted(rows: Callable[[Outcome], Iterable[Any]]) -> _Check:
 
 
 def _rows(outcome: Outcome) -> Iterator[Any]:
-    """An element row by row, where all its leaves have as many."""
+    """Yield the rows of an element if all its leaves are arrays of one length; otherwise the element itself."""
     structure, *leaves = outcome
     lengths = {leaf[2][0] if leaf[0] == "array" and leaf[2] else -1 for leaf in leaves}
     if len(lengths) != 1 or -1 in lengths:
@@ -148,15 +148,15 @@ def _check_for(operation: Operation) -> _Check:
 
 
 def _regroups(step: Operation) -> bool:
-    """Whether what comes of an operation may be of other elements of its input after resuming."""
-    if isinstance(step, FromService):  # which splits a task gets next is the moment's
+    """Whether elements of an operation may combine other elements of its input after resuming."""
+    if isinstance(step, FromService):  # which splits a task gets next depends on timing
         known = step.remote_pipeline
         return step.options.mode is ShardingPolicy.DYNAMIC and (known is None or any(map(_regroups, walk(known))))
     return bool(step.inputs) and not step.split_local
 
 
 def _read_with_states(elements: ElementIterator, most: int) -> tuple[list[Outcome], list[Any]]:
-    """All that comes, and the position before each element and at the end."""
+    """Return all outcomes, and the position before each and at the end."""
     outcomes: list[Outcome] = []
     states = [_through_json(elements.state_dict())]
     for outcome in _outcomes(elements, most):

@@ -1,10 +1,10 @@
-"""What outlives a run: recordings of datasets, and results of functions.
+"""Caches that outlive a run: recordings of datasets, and results of functions.
 
 Example:
     >>> @dsnb.cache.remembered
     ... def train(lr, epochs=3):
     ...     return lr / epochs
-    >>> train(0.3)  # and in the next kernel, from the cache
+    >>> train(0.3)  # in the next kernel, from the cache
     0.09999999999999999
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dsnb.cache.training import LocalTrainingCache as LocalTrainingCache
     from dsnb.cache.training import TrainingCache as TrainingCache
 
-# Where each public name lives. tests/cache/test_room.py holds this and the imports above together.
+# The module of each public name. tests/cache/test_room.py checks that this agrees with the imports above.
 _HOMES = {
     "Cacheable": "dsnb.cache.training",
     "Explanation": "dsnb.cache.explain",

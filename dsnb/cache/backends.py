@@ -1,7 +1,7 @@
-"""What a place that keeps recordings can do: the two protocols that every store implements.
+"""The two protocols that every backend for recordings implements.
 
-A `Shelf` holds the recordings of one pipeline, numbered; only the newest counts. A `Store` is one of them: slots that
-are created exclusively, and frames.
+`PipelineRecordings` stands for the recordings of one pipeline, numbered; only the newest counts. `RecordingStore` is
+one of them: slots that are created exclusively, and frames.
 """
 
 from __future__ import annotations
@@ -18,103 +18,103 @@ from dsnb.errors import CacheWarning, DsnbError, ResourceExhaustedError
 class RecordingStore(Protocol):
     """One recording.
 
-    What the system or a server refuses is `StoreFailed`, in every method and of whatever error it comes: a pass goes on
-    without its recording then. Only a recording of a newer version of dsnb is a `DsnbError`, raised to the user.
+    Every method raises `StoreFailed` when the system or a server refuses, whatever the original error was; the pass
+    then goes on without the recording. Only a recording by a newer version of dsnb raises a `DsnbError` to the user.
     """
 
     location: str
-    """Where it lies, for people."""
+    """The location of the recording, for people."""
     shared: bool
-    """Whether other processes may write it: then a writer shows a pulse, and a reader that waits looks again."""
+    """Whether other processes may write it. If so, a writer sends heartbeats, and a waiting reader polls."""
     remote: bool
-    """Whether a library talks to a server: then no call of it may be interrupted."""
+    """Whether a library talks to a server. If so, no call may be interrupted (`cache/shield`)."""
     max_poll_s: float
-    """Seconds between two looks at most."""
+    """The longest time between two polls, in seconds."""
 
     def read(self, slot: int) -> bytes | None:
-        """The record in a slot; None while it is free.
+        """The record in a slot; None while the slot is free.
 
         Raises:
-            Gone: what was here has been forgotten.
+            RecordingLost: the store has forgotten the recording.
         """
         ...
 
     def claim(self, slot: int, record: bytes) -> bool:
-        """Put a record into a slot if that is free, for good; False if it is not.
+        """Put a record into a free slot, permanently; False if the slot is taken.
 
         Raises:
-            Gone: as `read` does.
-            Unwritable: it cannot be done.
+            RecordingLost: the store has forgotten the recording.
+            StoreFailed: the store refuses.
         """
         ...
 
     def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
-        """Keep frames where nobody else writes; they stay, whatever happens, once this returns."""
+        """Store frames under names that no other process uses. They are durable when this returns."""
         ...
 
     def read_frame(self, ref: FrameRef) -> Frame:
-        """A frame that is committed.
+        """Read a committed frame.
 
         Raises:
-            DataLossError: it is not what was written, or it is gone.
+            DataLossError: the frame is missing or not as it was written.
         """
         ...
 
     def verify(self, ref: FrameRef) -> None:
-        """Read a frame and compare it with its digest, whatever was read before.
+        """Read a frame and compare it with its digest, without any cache.
 
         Raises:
-            DataLossError: as `frame` does.
+            DataLossError: as `read_frame` does.
         """
         ...
 
     def write_heartbeat(self, epoch: int) -> None:
-        """Show a pulse."""
+        """Show that the holder of this epoch is alive."""
         ...
 
     def read_heartbeat(self, epoch: int) -> object:
-        """Something that changes with each pulse."""
+        """A value that changes with each heartbeat of this epoch."""
         ...
 
     def request_element(self, position: int) -> None:
-        """Say that a reader of this process waits for an element that is not committed. May be lost."""
+        """Publish that a reader of this process waits for an element that is not committed. May get lost."""
         ...
 
     def requested_element(self) -> int:
-        """The element that readers of other processes have last asked for; -1 if none did."""
+        """The element that readers of other processes have requested last; -1 if there is no request."""
         ...
 
     def orphans(self) -> Sequence[str]:
-        """What dead processes wrote and may not have committed; a new writer asks before it claims its slot."""
+        """Data of dead processes that may not be committed. A new writer calls this before it claims its slot."""
         ...
 
     def remove_orphans(self, records: Sequence[bytes], orphans: Sequence[str]) -> None:
-        """Remove what was left behind and is in no record.
+        """Remove the orphans that no record names.
 
         Args:
-            records: All, up to the new writer's. The dead made none after these; the living may have, by now: a new
-                writer may have slept since.
-            orphans: What was left behind before that.
+            records: All records, up to and including the new writer's `LeaseTaken`. Dead processes add no records after
+                these. Living ones may have, if the new writer was suspended; so their data must not be removed.
+            orphans: What `orphans` returned before the claim.
         """
         ...
 
     def finalize(self, records: Sequence[bytes]) -> None:
-        """Learn that the recording is complete: what is in no record can go."""
+        """Note that the recording is complete: data that no record names may be removed."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Release the store's files and connections."""
         ...
 
 
 class PipelineRecordings(Protocol):
-    """All recordings of one pipeline in one place."""
+    """All recordings of one pipeline in one location."""
 
     key: tuple[str, str]
-    """What is the same for all who mean the same recordings in this process: the place, and the pipeline's key."""
+    """The location and the pipeline's key: equal for all objects in this process that stand for the same recordings."""
 
     def explain_miss(self) -> str:
-        """Why there is no recording of this pipeline, although there is one of another like it; empty if not."""
+        """Why there is no recording of this pipeline, if there is one of a similar pipeline; else empty."""
         ...
 
     def newest_number(self) -> int:
@@ -122,16 +122,16 @@ class PipelineRecordings(Protocol):
         ...
 
     def open(self, number: int) -> RecordingStore:
-        """A recording; made if it is not there yet."""
+        """Open a recording, which need not exist yet."""
         ...
 
     def close(self) -> None:
-        """Let go of what was opened to look."""
+        """Release everything that was opened for the look-up."""
         ...
 
 
 class StoreFailed(Exception):
-    """A store refuses to keep more or cannot be read, for a reason that waiting does not mend.
+    """A store refuses to store or cannot be read, for a reason that does not go away by waiting.
 
     Attributes:
         error: The error for the user.
@@ -143,7 +143,7 @@ class StoreFailed(Exception):
 
 
 def limit_exceeded(location: str, limit: int) -> StoreFailed:
-    """What to raise where one recording would be larger than its place may hold."""
+    """The exception for a recording that would exceed the limit of its location."""
     error = ResourceExhaustedError(
         f"the recording on {location} would be larger than the {limit:,} bytes of `limit_bytes`",
         did="what is recorded stays; the rest of the pass runs the pipeline",
@@ -153,7 +153,7 @@ def limit_exceeded(location: str, limit: int) -> StoreFailed:
 
 
 class RecordingLost(Exception):
-    """A store has forgotten what was recorded there.
+    """A store has forgotten the recording.
 
     Attributes:
         error: The error for the user.
@@ -165,5 +165,5 @@ class RecordingLost(Exception):
 
 
 def warn(what: str, did: str, hint: str) -> None:
-    """Tell the user of something that only costs time."""
+    """Issue a `CacheWarning` about a problem that only costs time."""
     errors.warn(str(DsnbError(what, did=did, hint=hint)), CacheWarning)

@@ -1,8 +1,8 @@
-"""One call at a time for each key, among all threads and processes that use one cache.
+"""Runs one call at a time for each key, among all threads and processes that use one cache.
 
-A call locks the byte of a file that its key stands for. The kernel drops the lock with whoever holds it, so that a
-process that dies makes nobody wait; and no process needs to know which others there are. Locks of open files are
-Linux's; elsewhere each call is computed for itself.
+A call locks one byte of a file, at an offset derived from its key. The kernel drops the lock when the holder dies, so
+that a dead process never makes others wait, and processes need not know each other. Locks of open file descriptions
+exist on Linux only; on other systems identical calls may be computed at the same time.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _held_locks = threading.local()
 
 @contextmanager
 def call_lock(file: Path, key: str, call: str) -> Iterator[bool]:
-    """Be the only one who computes a key while the block runs.
+    """Compute a key exclusively during the block.
 
     Args:
-        file: The file of locks; made if it is not there.
+        file: The lock file; created if it does not exist.
         key: Hexadecimal digits.
-        call: The call, for people.
+        call: The call as text, for the log.
 
     Yields:
-        Whether somebody else was computing it meanwhile.
+        Whether another thread or process held the lock meanwhile.
     """
     held: set[tuple[Path, str]] = _held_locks.__dict__.setdefault("held", set())
     descriptor = (
         -1 if (file, key) in held else _open_lock_file(file)
-    )  # a function that calls itself must not wait for itself
+    )  # no lock for a function that calls itself with the same key: it would wait for itself
     if descriptor < 0:
         yield False
         return
@@ -54,7 +54,7 @@ def call_lock(file: Path, key: str, call: str) -> Iterator[bool]:
         yield _wait(descriptor, offset, call)
     finally:
         held.discard((file, key))
-        # Not left to close: a process that the call has forked has the open file, too.
+        # Unlock explicitly: a process forked during the call shares the open file, so `close` would keep the lock.
         _set_lock(descriptor, fcntl.F_UNLCK, offset)
         os.close(descriptor)
 
@@ -64,7 +64,7 @@ def _open_lock_file(file: Path) -> int:
         return -1
     try:
         return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError:  # a folder that may only be read: nothing is stored there
+    except OSError:  # a read-only folder: nothing is stored there, so there is nothing to wait for
         return -1
 
 
@@ -82,13 +82,13 @@ def _wait(descriptor: int, offset: int, call: str) -> bool:
 
 
 def _set_lock(descriptor: int, kind: int, offset: int) -> bool:
-    """Lock or unlock a byte; False if somebody else has it."""
+    """Lock or unlock a byte; False if another descriptor has locked it."""
     assert _SET_LOCK is not None
     try:
         fcntl.fcntl(descriptor, _SET_LOCK, struct.pack(_FLOCK, kind, os.SEEK_SET, offset, 1, 0))
-    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another has it
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: the byte is locked
         return False
-    except OSError as error:  # a file system without such locks
+    except OSError as error:  # the file system does not support such locks
         logger.debug("identical calls are not waited for: %s", error)
         return True
     return True

@@ -1,7 +1,7 @@
-"""What is kept in a place: listed, compared with its digests, removed.
+"""Lists, verifies and removes what a location holds.
 
-A place is what was given to `Dataset.cache` (a directory, or the address of a server or a remote store), or the
-directory of a training cache.
+A location is a value for `Dataset.cache` (a directory, or the address of a server or a remote store), or the directory
+of a training cache.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, NotFo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """The newest recording of one pipeline, or one result of a training cache.
+    """The newest recording of one pipeline, or one entry of a training cache.
 
     Attributes:
-        key: What it is found by.
-        pipeline: The pipeline in one line; of a result, the function.
-        state: "complete", "partial", or "damaged" where not even its log can be read; of a training cache "result", or
-            "fingerprint" where only that was kept.
-        elements: How many are recorded.
-        nbytes: What it takes; in a directory with older recordings of the same pipeline.
-        in_use: Whether somebody reads it now; elsewhere than in a directory, whether somebody writes it.
-        used: When it was last read, by a counter: more is later. 0 where nobody counts.
+        key: The key of the pipeline or call.
+        pipeline: The pipeline in one line; in a training cache the function.
+        state: "complete", "partial", or "damaged" if not even the log can be read; in a training cache "result", or
+            "fingerprint" if only the fingerprint was kept.
+        elements: The number of recorded elements.
+        nbytes: The size in bytes; in a directory including older recordings of the same pipeline.
+        in_use: Whether it is being read now; in a remote location, whether it is being written.
+        used: When it was last read, by a counter: larger is later. 0 if the location does not count.
     """
 
     key: str
@@ -59,40 +59,40 @@ class CatalogueEntry:
 
 
 class Catalogue(Protocol):
-    """What is kept in one place."""
+    """The content of one location."""
 
     def all_keys(self) -> Sequence[str]:
-        """Of all that is there."""
+        """The keys of everything in the location."""
         ...
 
     def entry(self, key: str) -> CatalogueEntry:
-        """One of them."""
+        """The entry with this key."""
         ...
 
     def find_problem(self, key: str) -> str:
-        """Read one and compare it with its digests; what is wrong with it, or nothing."""
+        """Read an entry's data and compare them with their digests; returns a description of the damage, or ""."""
         ...
 
     def remove(self, key: str) -> int:
-        """Remove one; the bytes that became free. Nothing where somebody uses it, or has put files of his own there."""
+        """Remove an entry; returns the bytes freed: 0 if it is in use or holds files that dsnb did not write."""
         ...
 
     def foreign_files(self, key: str) -> Sequence[str]:
-        """The files in one that dsnb did not write."""
+        """The files among an entry's data that dsnb did not write."""
         ...
 
 
 def entries(where: str, keys: Sequence[str] = ()) -> list[CatalogueEntry]:
-    """What is kept in a place, what was read last first.
+    """The entries in a location, the most recently read first.
 
     Args:
-        where: The place.
-        keys: The beginnings of keys; none for all.
+        where: The location.
+        keys: Prefixes of keys; empty for all.
 
     Raises:
-        NotFoundError: there is no such place.
+        NotFoundError: the location does not exist.
         FailedPreconditionError: a newer version of dsnb has recorded there.
-        UnavailableError: it cannot be reached.
+        UnavailableError: the location cannot be reached.
     """
     catalogue = _catalogue(where)
     found = [catalogue.entry(key) for key in catalogue.all_keys() if not keys or key.startswith(tuple(keys))]
@@ -100,17 +100,17 @@ def entries(where: str, keys: Sequence[str] = ()) -> list[CatalogueEntry]:
 
 
 def verify(where: str, keys: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Read what is kept and compare it with its digests.
+    """Read the entries' data and compare them with their digests.
 
     Args:
-        where: The place.
-        keys: The beginnings of keys; none for all.
+        where: The location.
+        keys: Prefixes of keys; empty for all.
 
     Yields:
-        For each its key, and what is wrong with it; empty where nothing is.
+        The key of each entry, with a description of its damage; "" if there is none.
 
     Raises:
-        NotFoundError: there is none of a key.
+        NotFoundError: no key begins with one of the prefixes.
     """
     catalogue = _catalogue(where)
     for key in _matching_keys(where, catalogue.all_keys(), keys):
@@ -118,19 +118,19 @@ def verify(where: str, keys: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
 
 
 def remove(where: str, keys: Sequence[str]) -> int:
-    """Remove what is kept.
+    """Remove entries and their data.
 
     Args:
-        where: The place.
-        keys: The beginnings of keys; none for all.
+        where: The location.
+        keys: Prefixes of keys; empty for all.
 
     Returns:
-        The bytes that became free.
+        The number of bytes freed.
 
     Raises:
-        NotFoundError: there is none of a key.
-        FailedPreconditionError: somebody uses one, or has put files of his own there; the others are removed.
-        PermissionDeniedError: the place may only be read.
+        NotFoundError: no key begins with one of the prefixes.
+        FailedPreconditionError: an entry is in use, or holds files that dsnb did not write; the others are removed.
+        PermissionDeniedError: the location is read-only.
     """
     catalogue = _catalogue(where)
     chosen = _matching_keys(where, catalogue.all_keys(), keys)
@@ -214,7 +214,7 @@ def _find_problem(store: RecordingStore) -> str:
 
 
 class _DirectoryCatalogue:
-    """Recordings in a directory."""
+    """The recordings in a directory."""
 
     def __init__(self, root: str) -> None:
         check_format(root)
@@ -269,7 +269,7 @@ def _pipeline_name(about: RecordingMetadata | None) -> str:
 
 
 class _RemoteCatalogue:
-    """Recordings on a server, or in a remote store."""
+    """The recordings on a server or in a remote store."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -338,15 +338,15 @@ class _TrainingCatalogue:
     def __init__(self, directory: str, name: str) -> None:
         from dsnb.cache.training import LARGEST_SIZE, LocalTrainingCache
 
-        # DSNB_MAX_CACHE_SIZE may be 0, with which there is no store. Opening removes nothing: a limit holds from the
-        # next result that is written on, and none is written here.
+        # Do not use DSNB_MAX_CACHE_SIZE, which may be 0: then there is no store. The size does not matter here: it is
+        # enforced when a result is written, and none is written here.
         store = LocalTrainingCache(Path(directory), name=name, max_size=LARGEST_SIZE).store
         assert store is not None
         self._store = store
         self._rows = self._read()
 
     def _read(self) -> dict[str, Any]:
-        """All entries by their keys, without the word that says of what kind one is."""
+        """All entries by their keys, without the prefix that names the kind of a key."""
         with self._store.reading() as index:
             return {row[0].rpartition(" ")[2]: row for row in index.all_entries()}
 

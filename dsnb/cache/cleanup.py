@@ -1,4 +1,4 @@
-"""What is wrong in a cache when it is opened: what killed processes left, what is gone, what is too old."""
+"""Cleans up a training cache when it is opened: leftovers of dead processes, missing folders, incompatible entries."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final
 from dsnb.cache.index import Index
 from dsnb.cache.versions import is_compatible
 
-_FINGERPRINTS: Final = 100_000  # entries without results that are kept
+_FINGERPRINTS: Final = 100_000  # how many entries without results are kept
 
 
 def is_clean(directory: Path, index: Index) -> bool:
-    """Whether entries and folders agree, and nothing is left over."""
+    """Whether entries and folders agree, and there is nothing to clean up."""
     if incompatible_versions(index) or index.expired_leases() or index.unused_folders() or index.abandoned_folders():
         return False
     return index.locations() <= set(os.listdir(directory))
 
 
 def clean_up(directory: Path, index: Index) -> None:
-    """Forget what is not there, drop what is too old, and leave what dead processes were writing.
+    """Remove incompatible entries and expired leases, mark missing results, and mark abandoned folders as unused.
 
-    Inside of a `change()` only.
+    Must be called inside a `transaction()`.
     """
     for version in incompatible_versions(index):
         index.drop_version(version)
@@ -39,5 +39,5 @@ def clean_up(directory: Path, index: Index) -> None:
 
 
 def incompatible_versions(index: Index) -> list[str]:
-    """The versions whose entries cannot be read any more."""
+    """The versions whose entries this version cannot read."""
     return [version for version in index.versions() if not is_compatible(version)]

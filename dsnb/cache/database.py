@@ -1,4 +1,4 @@
-"""The SQLite file under a cache: opened where that is safe, changed in whole transactions, its errors in words."""
+"""The SQLite file of a training cache: opens it where that is safe, runs transactions, and translates its errors."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from dsnb.errors import (
 
 _COMMIT = Failpoint("entry commit")
 _APPLICATION: Final = 0x64736E62  # "dsnb", where file(1) looks for it
-# Seconds. No transaction of ours takes longer than a few renames, but a process may be stopped in one.
+# Seconds. Our transactions take no longer than a few renames, but a process may be suspended inside one.
 BUSY_TIMEOUT_S: Final = 30.0
-# Where each host keeps to itself what it believes a file to hold: two hosts that write one database lose rows.
+# File systems where each host caches file contents for itself: two hosts that write one database there lose rows.
 _NETWORK: Final = (
     "nfs",
     "cifs",
@@ -47,16 +47,16 @@ class Database:
     """One connection, for one thread at a time.
 
     Args:
-        path: The file; made where it is missing.
-        migrations: What leads from each format to the next one, as statements; the first ones make the tables.
+        path: The file; created if it does not exist.
+        migrations: For each format, the statements that lead to the next one; the first ones create the tables.
 
     Attributes:
-        writable: Whether it can be changed; not in a folder that nobody may write to.
+        writable: Whether the database can be changed; False in a read-only folder.
 
     Raises:
-        FailedPreconditionError: it was written by a newer version or by another program, or lies on a network file
-            system.
-        DataLossError: it is damaged.
+        FailedPreconditionError: the file was written by a newer version or by another program, or is on a network
+            file system.
+        DataLossError: the file is damaged.
     """
 
     def __init__(self, path: Path, migrations: Sequence[str]) -> None:
@@ -78,16 +78,16 @@ class Database:
         if not self.writable:
             return
         self._set_journal_mode(journal_mode)
-        # NORMAL survives the death of a process. A machine that loses its power may lose the last entries; what it
-        # keeps is whole, for files are synced before the entry that names them.
+        # NORMAL survives the death of a process. A power failure may lose the newest entries; the others stay intact,
+        # because a result's files are synced before the entry that names them.
         self.execute("PRAGMA synchronous = NORMAL")
         self.execute("PRAGMA foreign_keys = ON")
         if found < len(migrations):
             self._migrate(migrations)
 
     def _check_format(self, newest: int) -> int:
-        """The format of the file; looked at before anything in it is touched."""
-        used = self.value("SELECT count(*) FROM sqlite_master")  # first: another process may be making the tables
+        """The format of the file; checked before anything in it is changed."""
+        used = self.value("SELECT count(*) FROM sqlite_master")  # first: another process may be creating the tables
         found = int(self.value("PRAGMA user_version"))
         if used and self.value("PRAGMA application_id") != _APPLICATION:
             raise FailedPreconditionError(
@@ -104,7 +104,8 @@ class Database:
         return found
 
     def _set_journal_mode(self, journal_mode: str) -> None:
-        # The one statement that does not wait for others by itself: two processes that make a database at a time.
+        # SQLite's busy timeout does not cover this statement: when two processes create the database at once, one of
+        # them gets SQLITE_BUSY immediately.
         deadline = time.monotonic() + BUSY_TIMEOUT_S
         while self.value("PRAGMA journal_mode") != journal_mode.lower():
             try:
@@ -116,31 +117,31 @@ class Database:
 
     def _migrate(self, migrations: Sequence[str]) -> None:
         with self.transaction():
-            for step in migrations[self.value("PRAGMA user_version") :]:  # another process may have been faster
+            for step in migrations[self.value("PRAGMA user_version") :]:  # another process may have migrated already
                 for statement in filter(str.strip, step.split(";\n")):
                     self.execute(statement)
             self.execute(f"PRAGMA application_id = {_APPLICATION}")
             self.execute(f"PRAGMA user_version = {len(migrations)}")
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the database file."""
         self._connection.close()
 
     @staticmethod
     def file_names(path: Path) -> set[str]:
-        """The names that a database and the locks beside it have in a folder, whether or not they are there now."""
+        """The names of a database file, its companions and its lock file in a folder, whether or not they exist."""
         return {path.name + ending for ending in ("", "-wal", "-shm", "-journal", "-calls")}
 
     @contextmanager
     def transaction(self, *, timeout_s: float | None = None) -> Iterator[None]:
-        """A transaction under the write lock: all of what the body does happens, or nothing.
+        """A transaction under the write lock: either all changes of the block take effect, or none.
 
         Args:
             timeout_s: Seconds to wait for the lock; `BUSY_TIMEOUT_S` by default.
 
         Raises:
-            FailedPreconditionError: the file is gone, or is another one.
-            UnavailableError: another process kept the lock for so long.
+            FailedPreconditionError: the file was removed or replaced.
+            UnavailableError: another process held the lock for longer than the timeout.
             ResourceExhaustedError: the disk is full.
         """
         self._check_not_removed()
@@ -157,7 +158,7 @@ class Database:
                 raise
 
     def _check_not_removed(self) -> None:
-        # SQLite would go on writing into a file that has no name any more.
+        # SQLite would silently go on writing to a file that was unlinked.
         with contextlib.suppress(FileNotFoundError):
             if self._inode in {0, self.path.stat().st_ino}:
                 return
@@ -168,26 +169,26 @@ class Database:
         )
 
     def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
-        """Run a statement."""
+        """Run one statement and return its cursor."""
         return self._connection.execute(statement, values)
 
     def row(self, statement: str, *values: Any) -> Any:
-        """The first row of a query; None where there is none."""
+        """The first row of a query; None if there is no row."""
         return self.execute(statement, *values).fetchone()
 
     def value(self, statement: str, *values: Any) -> Any:
-        """The first column of the first row; None where there is none."""
+        """The first column of the first row of a query; None if there is no row."""
         row = self.row(statement, *values)
         return row and row[0]
 
     def column(self, statement: str, *values: Any) -> list[Any]:
-        """The first column of all rows."""
+        """The first column of all rows of a query."""
         return [row[0] for row in self.execute(statement, *values)]
 
 
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     if writable:
-        # Results may hold anything of the user's. SQLite's other files take over the mode of this one.
+        # Private to the user: results may hold anything. SQLite gives its other files the mode of this one.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         return _open_connection(path, "mode=rwc")
@@ -195,7 +196,8 @@ def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     try:
         reading.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
-        # Nobody has it open, and we may not make the files that readers share: then it does not change either.
+        # A read-only folder without SQLite's shared-memory file: no process has the database open for writing, so it
+        # cannot change, and it can be opened as immutable.
         reading.close()
         return _open_connection(path, "mode=ro&immutable=1")
     return reading
@@ -208,7 +210,7 @@ def _open_connection(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _journal_mode(path: Path) -> str:
-    """The way of writing that this file system allows: WAL needs memory that all of its processes share."""
+    """The journal mode that the file system allows: WAL needs memory that all processes of the database share."""
     lies_on = filesystem_of(str(path.parent))
     if lies_on.local:
         return "WAL"
@@ -224,7 +226,7 @@ def _journal_mode(path: Path) -> str:
 
 @contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Raise what SQLite reports as errors for users."""
+    """Raise SQLite's errors as dsnb's errors for users."""
     try:
         yield
     except sqlite3.Error as error:

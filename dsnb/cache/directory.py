@@ -2,13 +2,13 @@
 
     log/00000000                  the slots
     seg/<writer>-<random>.seg     the frames
-    beat/<epoch>                  the holder's pulse
+    beat/<epoch>                  the holder's heartbeat
     beat/asked                    the element that a reader of another process waits for
     manifest                      all records in one file, once the recording has ended
 
-Slots are made whole and exclusively (`cache/files`). When a recording ends its records are folded into the manifest and
-the slots go. A writer that slept through that could then claim one of their numbers again: so who has made a slot looks
-whether there is a manifest by now, and if that covers the slot, it was too late.
+Slots are created complete and exclusively (`cache/files`). When a recording ends, its records are merged into the
+manifest and the slot files are removed. A writer that was suspended meanwhile could then create one of these slots
+again. So after creating a slot a writer checks for a manifest; if the manifest covers the slot, the claim has failed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dsnb.errors import DsnbError
 
 _SLOT_NAME: Final = "{:08d}"
 _RECORD_SEPARATOR: Final = b"\n"
-"""Between two records of a manifest; each record ends in a line feed itself."""
+"""Separates two records in a manifest; each record also ends in a line feed."""
 
 _REQUEST_FILE: Final = "asked"
 
@@ -49,12 +49,12 @@ _FOLDER_MAKE = Failpoint("recording folder")
 
 
 class DirectoryStore:
-    """One recording.
+    """One recording in a directory.
 
     Args:
-        folder: Its folder, which need not be there yet.
-        local: Whether the file system is this host's own.
-        make_room: Called with the bytes that are about to be written.
+        folder: The recording's folder, which need not exist yet.
+        local: Whether the file system is local to this host.
+        make_room: Called with the number of bytes that are about to be written.
     """
 
     shared = True
@@ -83,6 +83,7 @@ class DirectoryStore:
     # ---- the log
 
     def read(self, slot: int) -> bytes | None:
+        # Slot first, manifest second: `finalize` writes the manifest before it removes slots, so one has the record.
         if self._manifest is None or slot >= len(self._manifest):
             found = self._read_file(self._slot_path(slot))
             if found is not None:
@@ -111,6 +112,7 @@ class DirectoryStore:
             return not self._withdraw_if_finalized(slot)
 
     def _withdraw_if_finalized(self, slot: int) -> bool:
+        # See the module's docstring: the slot file of an ended recording was removed, so creating it again succeeded.
         self._load_manifest()
         late = self._manifest is not None and slot < len(self._manifest)
         if late:
@@ -122,7 +124,7 @@ class DirectoryStore:
             files.make_folder(self._path(name), _FOLDER_MAKE)
 
     def finalize(self, records: Sequence[bytes]) -> None:
-        """Fold the records into the manifest and remove all that is in none of them."""
+        """Merge the records into the manifest and remove all files that no record names."""
         with self._translate_errors():
             self._load_manifest()
             if self._manifest is None:
@@ -164,10 +166,10 @@ class DirectoryStore:
     def verify(self, ref: FrameRef) -> None:
         self._reader.verify(ref)
 
-    # ---- the pulse
+    # ---- the heartbeat
 
     def write_heartbeat(self, epoch: int) -> None:
-        # Neither synced nor waited for: after a crash of the host there is no holder whose pulse could be missed.
+        # Neither synced nor checked: after a crash of the host there is no holder whose heartbeat could be missed.
         self._heartbeats += 1
         with contextlib.suppress(OSError):
             files.replace_without_sync(self._path("beat", str(epoch)), b"%d" % self._heartbeats, _HEARTBEAT_RENAME)

@@ -1,4 +1,4 @@
-"""Why a call was computed: which part of it is not as it was, against the nearest call that is remembered."""
+"""Explains why a call was computed: how its key differs from that of the most similar stored call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsnb.elements.fingerprint import Component
 from dsnb.elements.source import source_of
 
 _SHOWN_LINES = 3
-# What differs in these is told by what they hold; only by itself where that is all.
+# A difference in one of these is described by the parts that differ, and by itself only if no part does.
 _CONTAINERS = frozenset(
     {"function", "object", "operation", "class", "list", "tuple", "dict", "set", "partial", "wrapper"}
 )
@@ -24,14 +24,14 @@ _ORDER = {"python": 0, "code": 1, "value": 2, "array": 3}
 
 @dataclass(frozen=True, kw_only=True)
 class CallNote:
-    """What is kept of a call to compare later calls with.
+    """What is stored about a call, to be compared with later calls.
 
     Attributes:
-        digest: Of its key.
-        call: As a person would write it.
+        digest: The digest of its key.
+        call: The call as a person would write it.
         parts: The components of its key.
         sources: The source text of the user's functions, by path.
-        lost: Why its result is not kept; empty where it is.
+        lost: Why its result was not stored; empty if it was.
     """
 
     digest: str
@@ -41,12 +41,12 @@ class CallNote:
     lost: str = ""
 
     def to_bytes(self) -> bytes:
-        """As bytes."""
+        """Encode the note as compressed JSON."""
         return zlib.compress(json.dumps(asdict(self)).encode(), 1)
 
     @staticmethod
     def from_bytes(data: bytes) -> CallNote:
-        """From what `packed` gave."""
+        """Decode a note that `to_bytes` encoded."""
         found = json.loads(zlib.decompress(data))
         found["parts"] = tuple(Component(**part) for part in found["parts"])
         return CallNote(**found)
@@ -54,13 +54,13 @@ class CallNote:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why a call was computed, or that it was not.
+    """Why a call was computed, or that its result came from the cache.
 
     Attributes:
         call: The call, as in "train(lr=0.1)".
-        hit: Whether its result was there.
-        reasons: What is not as it was, a line each; empty for a hit, and for the first call of all.
-        against: The nearest call that is remembered, and was compared with; empty where there is none.
+        hit: Whether the result was in the cache.
+        reasons: The differences, one line each; empty for a hit, and if there is no stored call to compare with.
+        against: The most similar stored call, with which the call was compared; empty if there is none.
     """
 
     call: str
@@ -80,18 +80,18 @@ class Explanation:
 
 
 def make_note(key: Key, codes: Mapping[str, CodeType], lost: str = "") -> CallNote:
-    """What to keep of a call."""
+    """The note to store for a call."""
     return CallNote(digest=key.digest, call=key.call, parts=key.components, sources=sources_of(codes), lost=lost)
 
 
 def sources_of(codes: Mapping[str, CodeType]) -> dict[str, str]:
-    """The source texts that are surely those of the code."""
+    """The source texts by path, of those functions whose source certainly belongs to the code."""
     found = {path: source_of(code) for path, code in codes.items()}
     return {path: text for path, text in found.items() if text is not None}
 
 
 def explain_miss(key: Key, notes: Iterable[CallNote], codes: Mapping[str, CodeType]) -> Explanation:
-    """Why a call misses, given what is remembered of others."""
+    """Explain why a call misses the cache, given the notes of stored calls."""
     notes = list(notes)
     same = next((note for note in notes if note.digest == key.digest), None)
     if same is not None:
@@ -105,7 +105,7 @@ def explain_miss(key: Key, notes: Iterable[CallNote], codes: Mapping[str, CodeTy
 
 
 def _similarity(key: Key, note: CallNote) -> tuple[bool, int]:
-    """The same arguments go before all: what changed since then is what a person wants to know."""
+    """Equal arguments come first: what has changed since such a call is what a user wants to know."""
     mine = {(part.path, part.kind, part.digest) for part in key.components}
     its = {(part.path, part.kind, part.digest) for part in note.parts}
     arguments = key.arguments()
@@ -127,14 +127,14 @@ def _reasons(key: Key, note: CallNote, sources: Mapping[str, str]) -> list[str]:
 def _align_operations(
     mine: Iterable[Component], its: Iterable[Component]
 ) -> tuple[list[str], list[Component], list[Component], dict[str, str]]:
-    """What was put into pipelines or taken out of them, and the components of what is in both.
+    """Match the operations of the pipelines, and find those that were added or removed.
 
-    The paths of operations hold their places in the pipeline: after one that is new, the others are called by other
-    numbers than before.
+    The path of an operation contains its number in the pipeline, so after an added operation all later operations have
+    other paths than before.
 
     Returns:
-        The edits in words; the components of now and of before that are left to compare, with the paths of now; and
-        the new paths of operations by their old ones.
+        The added and removed operations as text; the current and the earlier components that are left to compare, both
+        with current paths; and the current paths of operations by their earlier ones.
     """
     now, before = list(mine), list(its)
     edits: list[str] = []
@@ -170,12 +170,12 @@ def _operations_by_pipeline(parts: Iterable[Component]) -> dict[str, list[Compon
 
 
 def _operation_names(operations: Iterable[Component]) -> list[str]:
-    """What sorts of operations these are, whatever their values."""
+    """The names of operations, without their arguments."""
     return [part.detail.partition("(")[0] for part in operations]
 
 
 def _operation_of(path: str) -> str:
-    """The path of the operation that a component belongs to, if it is of a pipeline that is an argument."""
+    """The path of the operation that a component belongs to, if it belongs to a pipeline argument."""
     return path.partition(" > ")[0]
 
 
@@ -195,7 +195,7 @@ def _kind(pair: Pair) -> str:
     now, before = pair
     part = now or before
     assert part is not None
-    # A new function is news by itself, not only by what it holds.
+    # A new function is reported itself, not only its parts.
     return part.kind if now and before else "new"
 
 
@@ -205,7 +205,7 @@ def _differences(mine: Iterable[Component], its: Iterable[Component]) -> Iterato
     for path in [*now, *(path for path in before if path not in now)]:
         new, old = now.get(path), before.get(path)
         if " > nested " in path and not (new and old):
-            continue  # the function around it has changed too then
+            continue  # then the function around it has changed too, and is reported
         if new and old:
             if (new.kind, new.digest) != (old.kind, old.digest):
                 yield new, old
@@ -213,7 +213,7 @@ def _differences(mine: Iterable[Component], its: Iterable[Component]) -> Iterato
         part, others = (new, before) if new else (old, now)
         assert part is not None
         above = path.rpartition(" > ")[0]
-        # Told where it begins; and a part that is only reached by another way now is not news.
+        # Report the outermost new part only; and a part that is merely reached by another path now is not reported.
         if (part.kind, part.digest) not in moved and (not above or above in others):
             yield new, old
 
@@ -239,7 +239,7 @@ def _describe_change(
 
 
 def _readable_path(path: str) -> str:
-    """A path without the steps that an object's own account of itself adds."""
+    """A path without the steps that `__dsnb_fingerprint__` adds."""
     return path.replace(" > fingerprint", "")
 
 
@@ -275,6 +275,6 @@ def _change(old: list[str], new: list[str]) -> str:
 
 
 def _first(lines: list[str]) -> str:
-    """The first line of code, and whether there are more."""
+    """The first line of code, with "..." if there are more."""
     code = [line.strip() for line in lines if _is_code(line)]
     return (code[0] if code else "") + (" ..." if len(code) > 1 else "")

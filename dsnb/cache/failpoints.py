@@ -1,7 +1,8 @@
-"""Named points at which a test kills, stops or fails a process: before and after each step that a promise rests on.
+"""Failpoints: named points before and after each step that a promise depends on, where a test can stop a process.
 
-A `Point` is made once, at import, beside the step that it names; all of them are in `FAILPOINTS`, so that a test can tell
-whether each has been passed. Nothing happens at a point unless a hook is set, and only tests set one.
+A `Failpoint` is created at import, in the module with the step that it names. All are listed in `FAILPOINTS`, so that a
+test can check that each was reached. A failpoint does nothing unless a hook is set; only tests set one, to kill,
+suspend or fail the process there.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ When = Literal["before", "after"]
 Hook = Callable[[str, When], None]
 
 FAILPOINTS: dict[str, Failpoint] = {}
-"""All points by name."""
+"""All failpoints, by name."""
 
 _hook: Hook | None = None
 
 
 class Failpoint:
-    """One step, as a context around it; "after" is told only where the step succeeded.
+    """One step, as a context manager around it. The hook is called with "after" only if the step succeeded.
 
     Example:
-        >>> rename = Point("manifest rename")
+        >>> rename = Failpoint("manifest rename")
         >>> with rename:
-        ...     os.replace(aside, path)
+        ...     os.replace(temporary, path)
     """
 
     __slots__ = ("name",)
@@ -46,7 +47,7 @@ class Failpoint:
 
 @contextmanager
 def failpoint_hook(hook: Hook) -> Iterator[None]:
-    """Call `hook` at each point that any thread passes, until the block ends."""
+    """Call `hook` at each failpoint that any thread reaches, until the block ends."""
     global _hook
     before, _hook = _hook, hook
     try:

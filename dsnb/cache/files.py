@@ -1,11 +1,11 @@
-"""Files that are there whole or not at all, also after the death of a process or of the host.
+"""Writes files atomically and durably: a file is complete or absent, even after a crash of the process or the host.
 
-What is written goes aside first, is synced, and then gets its name: by a rename (`replace`, the last one wins) or by a
-link (`create`, the first one wins). Then the folder is synced, and only then does the call return. Writing is by
-`write`, never through a mapping, so that a full disk is an error and not a signal. After an fsync that failed nothing
-of that file may be used: the kernel may have forgotten what it could not write.
+Data are written to a temporary file and synced; then the file gets its name, by a rename (`replace`, the last one wins)
+or by a link (`create`, the first one wins). Then the folder is synced, and only then does the call return. Data are
+written with `write`, never through a mapping, so that a full disk is an error and not a signal. After a failed fsync no
+part of the file may be used: the kernel may have dropped data that it could not write.
 
-Every call takes the points (`cache/faults`) that a test may act at.
+Each function takes the failpoints (`cache/failpoints`) at which tests interrupt it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dsnb.errors import DsnbError, PermissionDeniedError, ResourceExhaustedError
 
 _TEMPORARY_PREFIX: Final = ".aside-"
 TEMPORARY_NAME: Final = r"\.aside-[0-9a-f]{12}-\d+-\d*-[0-9a-f]{8}"
-"""How files aside are called, as a regular expression; others are not removed."""
+"""A regular expression for the names of temporary files; files with other names are not removed."""
 _STALE_AFTER_S: Final = 3600.0
-"""After how long a file aside of another host is taken for left behind. No file takes as long to be written."""
+"""Age at which a temporary file of another host counts as left over. Writing one never takes this long."""
 _MOST_BUFFERS: Final = 512
 _NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -35,10 +35,10 @@ _FORBIDDEN: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class WriteFailpoints:
-    """The points of writing one kind of file.
+    """The failpoints of writing one kind of file.
 
     Args:
-        what: The kind, as in "manifest"; the points are called "manifest write" and so on.
+        what: The kind, such as "manifest"; the failpoints are called "manifest write" and so on.
     """
 
     def __init__(self, what: str) -> None:
@@ -49,10 +49,10 @@ class WriteFailpoints:
 
 
 def replace(path: str, data: bytes, failpoints: WriteFailpoints) -> None:
-    """Make `data` the whole content of a file: a reader sees the old content or the new one.
+    """Make `data` the content of a file; a reader sees either the old content or the new one.
 
     Raises:
-        OSError: as the system has it; then the old content stands.
+        OSError: the system's error; the old content is unchanged.
     """
     temporary = _temporary_path(path)
     try:
@@ -69,7 +69,7 @@ def replace(path: str, data: bytes, failpoints: WriteFailpoints) -> None:
 
 
 def replace_without_sync(path: str, data: bytes | bytearray, failpoint: Failpoint, mode: int = 0o666) -> None:
-    """As `replace`, for what nothing rests on: a crash of the host may leave the file old, empty or away."""
+    """Like `replace`, but not durable: after a crash of the host the file may be old, empty or missing."""
     temporary = _temporary_path(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -84,16 +84,17 @@ def replace_without_sync(path: str, data: bytes | bytearray, failpoint: Failpoin
 
 
 def create(path: str, data: bytes, failpoints: WriteFailpoints) -> bool:
-    """Make a file with this content if there is none of that name.
+    """Create a file with this content, unless a file of that name exists.
 
     Returns:
-        False if there is one: then nothing was done.
+        False if the file exists already; then nothing was changed.
 
     Raises:
-        OSError: as the system has it; then there is none.
+        OSError: the system's error; no file was created.
     """
     try:
         with failpoints.write:
+            # An unnamed file: if the process dies before the link, nothing is left over.
             descriptor = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno not in _NO_TMPFILE or not os.path.isdir(os.path.dirname(path)):
@@ -112,7 +113,7 @@ def create(path: str, data: bytes, failpoints: WriteFailpoints) -> bool:
 
 def _link(descriptor: int, path: str) -> bool:
     try:
-        # Any `src_dir_fd` makes Python follow the link in /proc (python/cpython#81793).
+        # `os.link` follows the link in /proc only if a `src_dir_fd` is given (python/cpython#81793).
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
     except FileExistsError:
         return False
@@ -120,7 +121,7 @@ def _link(descriptor: int, path: str) -> bool:
 
 
 def _create_by_name(path: str, data: bytes, failpoints: WriteFailpoints) -> bool:
-    """For file systems without unnamed files."""
+    """`create` for file systems without unnamed files."""
     temporary = _temporary_path(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -140,7 +141,7 @@ def _write_and_close(descriptor: int, data: bytes, failpoints: WriteFailpoints) 
     try:
         _write_and_sync(descriptor, data, failpoints)
     finally:
-        os.close(descriptor)  # delayed errors of network file systems come here
+        os.close(descriptor)  # network file systems report delayed write errors here
 
 
 def _write_and_sync(descriptor: int, data: bytes, failpoints: WriteFailpoints) -> None:
@@ -150,15 +151,16 @@ def _write_and_sync(descriptor: int, data: bytes, failpoints: WriteFailpoints) -
 
 
 def write_all(descriptor: int, buffers: Iterable[Any]) -> int:
-    """Write buffers one behind the other, at the descriptor's place.
+    """Write buffers one after another, from the descriptor's current offset.
 
     Returns:
-        The number of bytes.
+        The number of bytes written.
     """
     waiting = [view for view in map(_flat, buffers) if view.nbytes]
     total = sum(view.nbytes for view in waiting)
     at = 0
     while at < len(waiting):
+        # `writev` may write only a part of the buffers: drop what was written, and go on with the rest.
         written = os.writev(descriptor, waiting[at : at + _MOST_BUFFERS])
         while at < len(waiting) and written >= waiting[at].nbytes:
             written -= waiting[at].nbytes
@@ -174,7 +176,7 @@ def _flat(buffer: Any) -> memoryview:
 
 
 def sync_folder(path: str, failpoint: Failpoint) -> None:
-    """Make the names in a folder last."""
+    """Sync a folder, so that the names in it survive a crash of the host."""
     descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with failpoint:
@@ -184,7 +186,7 @@ def sync_folder(path: str, failpoint: Failpoint) -> None:
 
 
 def remove(path: str, failpoint: Failpoint) -> bool:
-    """Remove a file; False if somebody else did."""
+    """Remove a file; False if it did not exist."""
     try:
         with failpoint:
             os.unlink(path)
@@ -194,7 +196,7 @@ def remove(path: str, failpoint: Failpoint) -> bool:
 
 
 def make_folder(path: str, failpoint: Failpoint) -> None:
-    """Make a folder, those above it too, and make their names last."""
+    """Create a folder and its missing parents, durably."""
     missing = []
     while path and not os.path.isdir(path):
         missing.append(path)
@@ -206,7 +208,7 @@ def make_folder(path: str, failpoint: Failpoint) -> None:
 
 
 def temporary_path_in(folder: str) -> str:
-    """A path in a folder to write to before the rename; whoever dies first leaves it to `sweep`."""
+    """A path for a temporary file in a folder; `remove_stale_temporary_files` removes it if this process dies."""
     return os.path.join(folder, f"{_TEMPORARY_PREFIX}{this_process().unique_id()}-{secrets.token_hex(4)}")
 
 
@@ -215,7 +217,7 @@ def _temporary_path(path: str) -> str:
 
 
 def remove_stale_temporary_files(folder: str, failpoint: Failpoint) -> int:
-    """Remove what processes that are gone left aside in a folder; the number of files."""
+    """Remove the temporary files of dead processes from a folder; returns the number of files."""
     return sum(remove(path, failpoint) for path in _stale_temporary_files(folder))
 
 
@@ -236,7 +238,7 @@ def _is_old(path: str) -> bool:
 
 
 def names_in(folder: str) -> Sequence[str]:
-    """The names in a folder, sorted; none if it is not there."""
+    """The names in a folder, sorted; empty if the folder does not exist."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -244,7 +246,7 @@ def names_in(folder: str) -> Sequence[str]:
 
 
 def read(path: str) -> bytes | None:
-    """The content of a file; None if it is not there. Opens it anew each time, as network file systems ask for."""
+    """The content of a file; None if it does not exist. Reopens it each time, so that network file systems refetch."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
@@ -253,15 +255,15 @@ def read(path: str) -> bytes | None:
 
 
 def translate_os_error(error: OSError, doing: str, did: str = "") -> DsnbError:
-    """The error for users of what the system refused.
+    """Translate an error of the system into one for users.
 
     Args:
-        error: The system's.
-        doing: What was going on, as in "recording to /data/cache".
+        error: The system's error.
+        doing: The operation that failed, such as "recording to /data/cache".
         did: What dsnb did about it.
 
     Example:
-        >>> raise page(error, "storing a result in /data/cache", "the result is not stored") from error
+        >>> raise translate_os_error(error, "storing a result in /data/cache", "the result is not stored") from error
     """
     what = f"{doing} failed: {error.strerror or error}"
     if error.errno in _FULL:

@@ -1,7 +1,7 @@
-"""What sort of file system a folder lies on: local ones keep SQLite and growing files safe, network ones do not.
+"""The type of the file system of a folder: SQLite and growing files are safe on local ones, and not on network ones.
 
-A trial tells nothing: on a network mount SQLite's WAL answers "ok" while each host sees its own rows only. So the type
-decides, by a list; what is on no list counts as not local.
+A test at run time would not help: on a network mount, SQLite's WAL reports success while each host sees only its own
+rows. So the type decides, by a list; a type that is not listed counts as not local.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MOUNTS: Final = "/proc/self/mountinfo"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystem:
-    """Where a folder lies.
+    """The file system of a folder.
 
     Attributes:
-        kind: The type, as in "ext4" or "nfs4"; "unknown" where it cannot be told.
-        mount: Where it is mounted.
-        local: Whether it is known to be this host's own.
+        kind: The type, such as "ext4" or "nfs4"; "unknown" if it cannot be determined.
+        mount: The mount point.
+        local: Whether the file system is known to be local to this host.
     """
 
     kind: str
@@ -37,11 +37,11 @@ class FileSystem:
 
 
 def filesystem_of(path: str, mounts: str = _MOUNTS) -> FileSystem:
-    """The file system of a path that exists, or of the nearest folder above it that does.
+    """The file system of a path; if the path does not exist, of its nearest existing parent.
 
     Args:
         path: Any path.
-        mounts: Where the kernel lists what is mounted.
+        mounts: The file in which the kernel lists all mounts.
     """
     path = os.path.realpath(path)
     while not os.path.exists(path) and path != os.path.dirname(path):
@@ -50,9 +50,9 @@ def filesystem_of(path: str, mounts: str = _MOUNTS) -> FileSystem:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             found = [_mount(line) for line in file]
     except OSError:
-        # No such list: macOS, say, whose network mounts are rare. It is said to be unknown and not to be local.
+        # No such list on macOS, for example. The file system counts as unknown and not local.
         return FileSystem(kind="unknown", mount="/", local=False)
-    # The last of the longest: a later mount hides an earlier one at the same place.
+    # The last of the longest mount points: a later mount hides an earlier one at the same path.
     above = [(mount, kind) for mount, kind in found if _is_under(path, mount)]
     mount, kind = max(reversed(above), key=lambda pair: len(pair[0]), default=("/", "unknown"))
     return FileSystem(kind=kind, mount=mount, local=kind in _LOCAL)

@@ -1,4 +1,4 @@
-"""What is in a folder: a hash of names and bytes that says whether two folders hold the same, and what it weighs."""
+"""Hashes a folder: names and contents of all files, to compare folders, and their total size."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PIECE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FolderContent:
-    """What a folder holds.
+    """The hash and size of a folder's content.
 
     Attributes:
-        digest: Of the names and bytes in it, in 32 hexadecimal digits.
-        nbytes: The length of its files.
+        digest: The hash of the names and contents, 32 hexadecimal digits.
+        nbytes: The total size of the files, in bytes.
     """
 
     digest: str
@@ -32,16 +32,16 @@ class FolderContent:
 def hash_folder(
     folder: str, visit: Callable[[int], None] | None = None, *, follow_links: bool = False
 ) -> FolderContent:
-    """Read a folder through.
+    """Hash a folder; reads all files in it.
 
     Args:
-        folder: Where to look.
-        follow_links: Whether what links in it lead to counts too; else they are read as links.
-        visit: Called with a descriptor of each file, and of each folder after what is in it: to sync them.
+        folder: The folder.
+        visit: Called with a descriptor of each file, and of each folder after its content; used to sync them.
+        follow_links: Whether the targets of links count too; otherwise only the links themselves do.
 
     Raises:
-        InvalidArgumentError: there is something in it that is no file, folder or link.
-        OSError: as the system has it.
+        InvalidArgumentError: the folder contains something that is not a file, folder or link.
+        OSError: the system's error.
     """
     total = blake2b(digest_size=16)
     weight = 0
@@ -58,9 +58,9 @@ def hash_folder(
 def _walk(
     folder: str, below: str, visit: Callable[[int], None] | None, parents: tuple[str, ...]
 ) -> Iterator[tuple[str, bytes, int, bytes]]:
-    """The parts of a folder.
+    """Yield name, kind, size and digest of everything in a folder.
 
-    Where links are followed, `parents` has the folders around this one, so that none is read within itself.
+    `parents` holds the folders around this one if links are followed, so that no folder is read inside itself.
     """
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
@@ -84,7 +84,7 @@ def _walk(
 
 
 def _hash_file(path: str, visit: Callable[[int], None] | None) -> tuple[int, bytes]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would block otherwise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise InvalidArgumentError(f"{path!r} is no file, folder or link", hint="write files")

@@ -1,7 +1,7 @@
-"""Frames as a recording keeps them: joined from small ones, as bytes that explain themselves, and read as views.
+"""Frames in the form that recordings keep: merged from small ones, encoded with a header, and decoded as views.
 
-A frame is `magic, length of the header, header, padding, body`; the header is JSON, the body what `elements/columns`
-lays out, at a multiple of 64. Elements are views of the body where they are large.
+An encoded frame is `magic, length of the header, header, padding, body`. The header is JSON; the body is what
+`elements/columns` lays out, and starts at a multiple of 64 bytes. Large elements are views of the body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dsnb.elements.structure import LEAF, Structure, elements_of, structure_from
 from dsnb.errors import DataLossError
 
 FRAME_BYTES: Final = 2 << 20
-"""About how large a frame is joined; between 1 and 4 MB reading is fastest."""
+"""The target size of merged frames; reading is fastest between 1 and 4 MB."""
 
 _MAGIC: Final = b"dsnbfrm1"
 _ALIGN: Final = 64
@@ -40,12 +40,13 @@ Run = list[Any] | np.ndarray[Any, Any]
 
 
 def frames_from_run(run: Run) -> list[Frame]:
-    """A run of exclusive elements, laid out to be kept; elements of different dtypes or ranks are in different frames.
+    """Lay a run of exclusive elements out for keeping; elements of different dtypes or ranks go into different frames.
 
     Raises:
-        Exception: the error of the run's first element, if nothing can hold that.
+        Exception: the error of the run's first element, if it cannot be held by any frame.
     """
     parts: list[Frame] = []
+    # An element that no frame can hold ends the loop; the run is then halved until that element is alone and can raise.
     for part in frames_of(run, None, packed=True):
         if isinstance(part, Frame):
             part.make_shared()
@@ -62,10 +63,11 @@ def frames_from_run(run: Run) -> list[Frame]:
 
 
 def elements_for_reader(frame: Frame, start: int, stop: int, *, copied_later: bool = False) -> Run:
-    """The elements from `start` up to `stop`, which nobody else gets; views of the frame where they are copied later.
+    """The elements from `start` up to `stop`, exclusive to one reader; views of the frame if `copied_later`.
 
-    Of a frame that is kept all are copies. Of one that was read for this reader small ones are: one that is kept must
-    not hold the whole frame. What can be changed (a list, a dict) is put together anew for each reader.
+    All elements of a shared frame are copied. Of a frame that was read for this reader alone, small elements are
+    copied, so that an element that is kept does not keep the whole frame in memory. Mutable structures (lists, dicts)
+    are built anew for each reader.
     """
     if copied_later:
         return rows(frame, start, stop)
@@ -83,17 +85,17 @@ def _is_small(column: Column, count: int) -> bool:
 
 
 def rows(frame: Frame, start: int, stop: int) -> Run:
-    """The elements from `start` up to `stop`, as views; an array where one holds them all."""
+    """The elements from `start` up to `stop`, as views; one array if they are rows of one array."""
     columns = [column.values[start:stop] for column in frame.columns]
     if frame.structure is LEAF or frame.structure == LEAF:
         (values,) = columns
         return values if isinstance(values, np.ndarray) else list(values)
-    # An array's rows are views of it; `zip` would make them one by one.
+    # `list` makes the views of an array's rows all at once; `zip` would make them one by one.
     return list(elements_of(frame.structure, map(list, columns), stop - start))
 
 
 def merge_small_frames(frames: Iterable[Frame], max_bytes: int = FRAME_BYTES) -> list[Frame]:
-    """Small frames joined to larger ones, as far as their elements are alike; nothing is copied but arrays of rows."""
+    """Merge small frames of equal structure and dtypes into larger ones; copies only dense arrays."""
     done: list[Frame] = []
     similar: list[Frame] = []
     nbytes = 0
@@ -146,7 +148,7 @@ def _merge_values(parts: Sequence[Dense]) -> Sequence[Any] | np.ndarray[Any, Any
 
 
 def encode_frame(frame: Frame) -> tuple[list[Buffer], int, str]:
-    """A frame as buffers to write one behind the other, the number of their bytes, and the digest of those."""
+    """Encode a frame: the buffers to write one after another, their total length in bytes, and their digest."""
     layouts, buffers, total = lay_out(frame.columns, 0, frame.count)
     header = json.dumps(
         [frame.count, structure_to_json(frame.structure), layouts, total], separators=(",", ":")
@@ -161,7 +163,7 @@ def encode_frame(frame: Frame) -> tuple[list[Buffer], int, str]:
 
 
 def _flat(buffer: Buffer) -> memoryview:
-    # Scalars of records and dates export no memory that a write takes; an array of theirs does.
+    # Scalars of records and dates do not export a writable buffer; an array of them does.
     if isinstance(buffer, (np.generic, np.ndarray)):
         buffer = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
     view = memoryview(buffer)
@@ -169,21 +171,21 @@ def _flat(buffer: Buffer) -> memoryview:
 
 
 def digest_of(data: np.ndarray[Any, Any]) -> str:
-    """The digest that `encode` gave for these bytes, if they are still the same."""
+    """The digest of an encoded frame; equal to that of `encode_frame` if the bytes are undamaged."""
     return xxhash.xxh3_128_hexdigest(data.data)
 
 
 def decode_frame(data: np.ndarray[Any, Any]) -> Frame:
-    """The frame that `encode` wrote, as views of `data` (uint8, read-only).
+    """Decode a frame that `encode_frame` wrote, as views of `data` (uint8, read-only).
 
     Raises:
-        DataLossError: these bytes are no frame.
+        DataLossError: the bytes are not a valid frame.
     """
     try:
         return _decode(data)
     except DataLossError:
         raise
-    except Exception as error:  # damage can show anywhere in what reads the bytes
+    except Exception as error:  # damage may raise any error anywhere in the decoder
         raise DataLossError("a frame is damaged") from error
 
 
@@ -201,7 +203,7 @@ def _decode(data: np.ndarray[Any, Any]) -> Frame:
 
 @lru_cache(maxsize=64)
 def _header(text: bytes) -> tuple[int, Structure, tuple[Layout, ...], int]:
-    """Elements, structure, layouts and bytes of a frame. Most frames of a recording have the same ones."""
+    """The number of elements, structure, layouts and body length. Cached: most frames of a recording have the same."""
     count, structure, columns, total = json.loads(text)
     layouts = tuple(_layout(column) for column in columns)
     if check_layouts(layouts, count) != total:
@@ -215,5 +217,5 @@ def _layout(column: Sequence[Any]) -> Layout:
 
 
 def nbytes_of(frames: Iterable[Frame]) -> int:
-    """Bytes of all leaves."""
+    """The bytes of all leaves of some frames."""
     return sum(frame.nbytes for frame in frames)

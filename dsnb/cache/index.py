@@ -1,18 +1,19 @@
-"""The entries of a training cache: which result belongs to which key, what it weighs, who reads it.
+"""The entries of a training cache: which result belongs to which key, its size, and who is reading it.
 
-A result is a folder beside the database, known by the hash of what is in it; an entry is a key with the fingerprint of
-its output, and points to a result if one was kept. Everything a process decides (what goes, what comes, what it may
-read) is one transaction under the database's write lock, so that two processes never decide at the same time; a
-process that dies in one decided nothing.
+A result is a folder next to the database, identified by the hash of its content. An entry is a key with the fingerprint
+of its output, and refers to a result if one was kept. Every decision of a process (what to evict, add or read) is one
+transaction under the database's write lock, so that two processes never decide at the same time; a process that dies
+inside a transaction has decided nothing.
 
-Every folder that dsnb makes is named here before it is made, and stays named until it is removed: first in `folder`,
-with the process that fills it; then in `result`; and when its result goes, in `folder` again, with nobody. Only what is
-named here is ever removed from the cache's directory.
+Every folder that dsnb makes is named here before it is made, and until it is removed: first in `folder`, with the
+process that fills it; then in `result`; and after its result is gone, in `folder` again, without a holder. Only folders
+that are named here are ever removed from the cache's directory.
 
-Room is made by GreedyDual: a result's rank is the cache's floor when it was used last, plus the seconds of work that
-each of its bytes saves. The lowest rank goes first, and the floor rises to it; so what is cheap to make again goes
-before what is not, and everything goes in the end unless it is used. Results of unknown cost stand at the floor: among
-them this is least recently used. "Recently" counts uses, not seconds: no clock is asked.
+Eviction is GreedyDual. A result's rank is the cache's floor at the time of its last use, plus the seconds of work that
+each of its bytes saves. The lowest rank is evicted first, and the floor rises to it. So results that are cheap to make
+again are evicted before expensive ones, and every result is evicted in the end unless it is used. Results of unknown
+cost have the floor as their rank; among them this is least recently used. Recency counts uses, not seconds: no clock is
+read.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dsnb.dataclass import dataclass
 
 _LEASE_TIMEOUT_S: Final = (
     24 * 3600.0
-)  # seconds after which the lease of a process that cannot be seen from here is over
+)  # seconds after which a lease expires if this host cannot tell whether its holder lives
 _NO_HOLDER: Final = ""  # the holder of a folder that is to be removed
 SCHEMA: Final = """
 CREATE TABLE total (bytes INTEGER NOT NULL, floor REAL NOT NULL);
@@ -66,18 +67,18 @@ CREATE TABLE folder (location TEXT PRIMARY KEY, holder TEXT NOT NULL, since REAL
 CREATE TRIGGER left_over AFTER DELETE ON result BEGIN INSERT INTO folder VALUES (OLD.location, '', 0.0); END;
 """
 MIGRATIONS: Final = (SCHEMA, FOLDER_SCHEMA)
-"""What leads from each format to the next one, as statements; format 0 is an empty file."""
+"""For each format, the statements that lead to the next one; format 0 is an empty file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheEntry:
-    """A key, and what is known of its output.
+    """A key, and what is known about its output.
 
     Attributes:
         key: The fingerprint of the inputs.
         output: The fingerprint of the output.
-        name: What explanations call the step by; None where nobody will ask.
-        note: What explanations need besides.
+        name: The name of the function, for explanations; None if nothing explains this entry.
+        note: Further data for explanations.
     """
 
     key: str
@@ -88,7 +89,7 @@ class CacheEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredResult:
-    """A result that is kept: its folder's name, the hash of what is in it, and the name of its class."""
+    """A stored result: its folder's name, the hash of its content, and the name of its class."""
 
     location: str
     digest: str
@@ -96,10 +97,10 @@ class StoredResult:
 
 
 class Index:
-    """What is asked of the entries and done to them.
+    """Queries and changes of the entries.
 
     Args:
-        database: Holds them.
+        database: The database that holds them.
     """
 
     def __init__(self, database: Database) -> None:
@@ -108,14 +109,14 @@ class Index:
     # ---------------------------------------------------------------------------------------------------- looking up
 
     def output_of(self, key: str) -> str | None:
-        """The output fingerprint stored with a key."""
+        """The output fingerprint stored with a key; None if there is none."""
         found: str | None = self.database.value(
             "SELECT output_fingerprint_key FROM cache_entry WHERE fingerprint_key = ?", key
         )
         return found
 
     def result_of(self, output: str) -> StoredResult | None:
-        """A result with this output fingerprint, whichever key it was stored with; the one used last."""
+        """The most recently used result with this output fingerprint, of any key; None if there is none."""
         row = self.database.row(
             "SELECT location, digest, result_type FROM cache_entry JOIN result ON location = result_location"
             " WHERE output_fingerprint_key = ? ORDER BY cache_entry.last_used DESC LIMIT 1",
@@ -124,12 +125,12 @@ class Index:
         return row and StoredResult(location=row[0], digest=row[1], type=row[2])
 
     def note_of(self, key: str) -> bytes | None:
-        """The note stored with a key."""
+        """The note stored with a key; None if there is none."""
         found: bytes | None = self.database.value("SELECT note FROM cache_entry WHERE fingerprint_key = ?", key)
         return found
 
     def notes_of(self, name: str, limit: int) -> list[bytes]:
-        """The notes of the entries of a name, the last used ones first."""
+        """The notes of the entries with this name, the most recently used first."""
         return self.database.column(
             "SELECT note FROM cache_entry WHERE name = ? AND note IS NOT NULL ORDER BY last_used DESC LIMIT ?",
             name,
@@ -137,11 +138,11 @@ class Index:
         )
 
     def keys_of(self, name: str) -> list[str]:
-        """The keys of the entries of a name."""
+        """The keys of the entries with this name."""
         return self.database.column("SELECT fingerprint_key FROM cache_entry WHERE name = ?", name)
 
     def all_entries(self) -> list[tuple[str, str, str | None, str | None, int | None, int, int]]:
-        """All entries: key, output, name, type, bytes of the result, last use, and how many read that now."""
+        """All entries: key, output, name, type, bytes of the result, last use, and the number of its readers."""
         found = self.database.execute(
             "SELECT fingerprint_key, output_fingerprint_key, name, result_type, bytes, cache_entry.last_used, "
             "(SELECT count(*) FROM lease WHERE lease.location = result_location) "
@@ -150,7 +151,7 @@ class Index:
         return found.fetchall()
 
     def total_bytes(self) -> int:
-        """What all results weigh."""
+        """The total size of all results, in bytes."""
         return int(self.database.value("SELECT bytes FROM total"))
 
     def locations(self) -> set[str]:
@@ -158,11 +159,11 @@ class Index:
         return set(self.database.column("SELECT location FROM result"))
 
     def versions(self) -> list[str]:
-        """The versions that wrote the entries."""
+        """The versions of dsnb that wrote the entries."""
         return self.database.column("SELECT DISTINCT dsnb_version FROM cache_entry")
 
     def location_of(self, digest: str) -> str | None:
-        """The folder that holds just this content already."""
+        """The folder that already holds exactly this content; None if there is none."""
         found: str | None = self.database.value("SELECT location FROM result WHERE digest = ?", digest)
         return found
 
@@ -171,21 +172,21 @@ class Index:
         return self.database.column("SELECT location FROM folder WHERE holder = ?", _NO_HOLDER)
 
     def abandoned_folders(self) -> list[str]:
-        """The folders that processes which do not live any more were filling."""
+        """The folders that dead processes were filling."""
         folders = self.database.execute(
             "SELECT location, holder, since FROM folder WHERE holder != ?", _NO_HOLDER
         ).fetchall()
         return [location for location, holder, since in folders if _is_expired(holder, since)]
 
     def expired_leases(self) -> list[int]:
-        """The leases whose holders do not live any more."""
+        """The leases of dead processes."""
         leases = self.database.execute("SELECT number, holder, since FROM lease").fetchall()
         return [number for number, holder, since in leases if _is_expired(holder, since)]
 
-    # ------------------------------------------------------------------------------ changing: inside a `change()` only
+    # ------------------------------------------------------------------------ changes: inside a `transaction()` only
 
     def touch(self, output: str) -> None:
-        """Make the entries and results with this output fingerprint the ones used last."""
+        """Mark the entries and results with this output fingerprint as most recently used."""
         now = self._next_use()
         self.database.execute("UPDATE cache_entry SET last_used = ? WHERE output_fingerprint_key = ?", now, output)
         self.database.execute(
@@ -200,7 +201,7 @@ class Index:
         return max(use or 0 for use in last) + 1
 
     def add_result(self, location: str, digest: str, size: int, seconds: float) -> None:
-        """Take in a result that weighs `size` bytes and took `seconds` to make; its folder is there."""
+        """Add a result of `size` bytes that took `seconds` to make; its folder exists."""
         saves = seconds / max(size, 1)
         self.forget_folder(location)
         self.database.execute(
@@ -209,7 +210,7 @@ class Index:
         )  # fmt: skip
 
     def add_entry(self, entry: CacheEntry, version: str, location: str | None, kind: str | None) -> None:
-        """Take in an entry, in the place of what was stored with its key."""
+        """Add an entry; it replaces the entry with the same key."""
         before = self._location_of_key(entry.key)
         self.database.execute(
             "INSERT OR REPLACE INTO cache_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -224,9 +225,9 @@ class Index:
         return found
 
     def evict_lowest_ranked(self, needed: int) -> list[str]:
-        """Drop results of the lowest rank, with their entries, until `needed` bytes are free; give their folders.
+        """Drop the results of lowest rank, with their entries, until `needed` bytes are free; returns their folders.
 
-        What somebody reads stays. Gives an empty list, and drops nothing, where that is not enough.
+        Results that are being read stay. If all others are not enough, drops nothing and returns an empty list.
         """
         victims: list[tuple[str, float]] = []
         rows = self.database.execute(
@@ -247,7 +248,7 @@ class Index:
         return [location for location, _ in victims]
 
     def drop_if_unused(self, location: str | None) -> None:
-        """Drop a result if no entry points to it and nobody reads it."""
+        """Drop a result that no entry refers to and no process reads."""
         self.database.execute(
             "DELETE FROM result WHERE location = ?"
             " AND NOT EXISTS (SELECT 1 FROM cache_entry WHERE result_location = result.location)"
@@ -256,17 +257,17 @@ class Index:
         )
 
     def drop_key(self, key: str) -> None:
-        """Drop an entry."""
+        """Remove an entry, and its result if nothing else uses it."""
         before = self._location_of_key(key)
         self.database.execute("DELETE FROM cache_entry WHERE fingerprint_key = ?", key)
         self.drop_if_unused(before)
 
     def drop_version(self, version: str) -> None:
-        """Drop the entries that a version wrote."""
+        """Remove the entries that a version of dsnb wrote."""
         self.database.execute("DELETE FROM cache_entry WHERE dsnb_version = ?", version)
 
     def drop_oldest_without_result(self, limit: int) -> None:
-        """Drop the least recently used entries without a result beyond so many: they weigh little, but not nothing."""
+        """Keep only the `limit` most recently used entries without a result: they are small, but not free."""
         self.database.execute(
             "DELETE FROM cache_entry WHERE fingerprint_key IN (SELECT fingerprint_key FROM cache_entry"
             " WHERE result_location IS NULL ORDER BY last_used DESC LIMIT -1 OFFSET ?)",
@@ -274,14 +275,14 @@ class Index:
         )
 
     def mark_missing(self, location: str) -> None:
-        """Note that a result is no longer there, or no longer whole: its entries keep their fingerprints alone."""
+        """Note that a result is missing or damaged: its entries keep only their fingerprints."""
         self.database.execute(
             "UPDATE cache_entry SET result_location = NULL, result_type = NULL WHERE result_location = ?", location
         )
         self.database.execute("DELETE FROM result WHERE location = ?", location)
 
     def acquire_lease(self, location: str) -> int:
-        """Begin to read a result: it stays until `give_back` is called with this number, or this process is gone."""
+        """Start to read a result: it stays until `release_lease` is called with this number, or this process ends."""
         row = self.database.execute(
             "INSERT INTO lease (location, holder, since) VALUES (?, ?, ?)",
             location,
@@ -291,21 +292,21 @@ class Index:
         return int(row.lastrowid or 0)
 
     def release_lease(self, number: int) -> None:
-        """End a lease."""
+        """End a lease; its result is dropped if nothing else uses it."""
         location = self.database.value("SELECT location FROM lease WHERE number = ?", number)
         self.database.execute("DELETE FROM lease WHERE number = ?", number)
         self.drop_if_unused(location)
 
     def reserve_folder(self, location: str) -> None:
-        """Note a folder that this process is about to make; it becomes a result's by `add_result`."""
+        """Name a folder that this process is about to make; `add_result` turns it into a result."""
         self.database.execute("INSERT INTO folder VALUES (?, ?, ?)", location, this_process().unique_id(), time.time())
 
     def mark_folder_unused(self, location: str) -> None:
-        """Note that nobody fills a folder any more: it is to be removed. A result's folder stays."""
+        """Mark a folder that no process fills any more, so that it is removed. No effect on a result's folder."""
         self.database.execute("UPDATE folder SET holder = ? WHERE location = ?", _NO_HOLDER, location)
 
     def forget_folder(self, location: str) -> None:
-        """Note that a folder is no longer there."""
+        """Note that a folder no longer exists."""
         self.database.execute("DELETE FROM folder WHERE location = ?", location)
 
 

@@ -1,8 +1,8 @@
-"""The key of a call: everything of the user's that its result follows from, as far as that can be seen.
+"""The key of a call: all user code, data and declared inputs that its result depends on, as far as they can be found.
 
-That is the function with all that it reaches, its arguments (a dataset by its pipeline), and what cannot be seen from
-there but was named: packages, files, variables of the environment, a version. It is a list of components, so that two
-keys can be compared and the difference named.
+That is the function with all code that it reaches, its arguments (a dataset by its pipeline), and declared inputs that
+cannot be found from there: packages, files, environment variables, a version. The key is a list of components, so that
+two keys can be compared and their difference named.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _CLOCK_TICK_NS = 2_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredInputs:
-    """What a result follows from besides the function and its arguments.
+    """What a result depends on besides the function and its arguments.
 
     Attributes:
-        packages: Names of packages, whose versions count.
-        files: Files and folders, whose contents count.
-        env: Names of variables of the environment, whose values count.
+        packages: Names of packages whose versions count.
+        files: Files and folders whose contents count.
+        env: Names of environment variables whose values count.
         ignore: Names of arguments that do not count.
-        version: Any plain value, to be changed by hand.
+        version: Any plain value, changed by hand.
     """
 
     packages: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class DeclaredInputs:
         return {os.path.abspath(path) for path in self.files}
 
     def components(self) -> Iterator[Component]:
-        """What is there now of what is named."""
+        """The components of the declared inputs, in their current state."""
         yield _component("ignored arguments", "value", list(self.ignore))
         yield _component("version", "value", self.version)
         for name in self.env:
@@ -89,10 +89,10 @@ class Key:
 
     Attributes:
         digest: 32 hexadecimal digits.
-        components: What it covers, by path.
-        unhashable: What has no value; then the digest is no key.
+        components: The components that the digest covers, with their paths.
+        unhashable: The parts that have no fingerprint; if there are any, the digest must not be used.
         call: The call as a person would write it, as in "train(lr=0.1)".
-        files: The files that datasets name, in their states.
+        files: The states of the files that datasets name.
     """
 
     digest: str
@@ -102,7 +102,7 @@ class Key:
     files: tuple[FileState, ...] = ()
 
     def arguments(self) -> set[tuple[str, str, str]]:
-        """The components of the arguments, to compare."""
+        """The components of the arguments as (path, kind, digest), to be compared."""
         return {(part.path, part.kind, part.digest) for part in self.components if part.path.startswith(_ARGUMENT)}
 
 
@@ -111,7 +111,7 @@ class KeyMaker:
 
     Args:
         function: The function.
-        declared: What counts besides.
+        declared: The inputs that count in addition.
     """
 
     def __init__(self, function: Callable[..., Any], declared: DeclaredInputs) -> None:
@@ -127,10 +127,10 @@ class KeyMaker:
             )
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
-        """The key of a call.
+        """Make the key of a call.
 
         Raises:
-            TypeError: the function does not take such arguments.
+            TypeError: the function does not accept these arguments.
         """
         given = self._signature.bind(*args, **kwargs).arguments
         arguments = self._arguments(args, kwargs)
@@ -152,11 +152,11 @@ class KeyMaker:
         )
 
     def _files_of(self, prints: Iterable[Fingerprint]) -> list[str]:
-        """The files that datasets name; without those of `files`, whose contents count."""
+        """The files that datasets name, without those of `files`, whose contents count anyway."""
         return sorted({path for found in prints for path in found.files} - self.declared.absolute_paths)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function is given, defaults included, without what does not count."""
+        """The function's arguments, including defaults, without the ignored ones."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         found = {
@@ -180,7 +180,7 @@ class KeyMaker:
         return f"{self.name}({', '.join(shown)})"
 
     def codes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, CodeType]:
-        """The code of the user's that a call reaches, by the paths of its components."""
+        """The user's code objects that a call reaches, by the paths of their components."""
         found = user_code_by_path(self.function, root=self.name)
         for name, value in self._arguments(args, kwargs).items():
             if encode_plain(value) is None:
@@ -189,7 +189,7 @@ class KeyMaker:
 
 
 def _fingerprinted_value(value: Any) -> Any:
-    """What stands for a value: a dataset is its last operation, so that the operations have their numbers."""
+    """What is fingerprinted for a value: for a dataset its last operation, so that its operations are numbered."""
     hook = _fingerprint_hook(value)
     return hook(value) if hook else value
 
@@ -220,7 +220,7 @@ def _digest_of_file(path: str) -> str:
         if os.path.isdir(path):
             return hash_folder(path, follow_links=True).digest
         state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        # A file that was written to just now may be written to again in the same tick of the file system's clock.
+        # A file that was just written may be written again within one tick of the file system's clock: do not cache it.
         settled = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _CLOCK_TICK_NS
         return _hash_file(path, state) if settled else _hash_file.__wrapped__(path, state)
     except OSError as error:
@@ -253,25 +253,25 @@ def fingerprint(
     env: Iterable[str] = (),
     version: Any = None,
 ) -> str:
-    """A digest of what a result follows from, to be the key of a `TrainingCache`; equal in every process.
+    """A digest of everything that a result depends on, to be used as a key of a `TrainingCache`.
 
-    It covers what the key of `remembered` does: functions with all of the user's that they reach (other functions,
-    classes, globals, helper modules), arrays by content, datasets by their pipeline and the state of the files that
-    they name, and the versions of the packages in use.
+    It is equal in every process. It covers the same as the key of `remembered`: functions with all user code that they
+    reach (other functions, classes, globals, helper modules), arrays by content, datasets by their pipeline and the
+    state of the files that they name, and the versions of the packages in use.
 
     Args:
         values: Functions, classes, arrays, datasets, numbers, text, and structures of them; their order counts.
-        packages: Names of packages whose versions count though no value names them.
+        packages: Names of packages whose versions count although no value names them.
         files: Files and folders whose contents count.
-        env: Variables of the environment whose values count.
-        version: Any plain value, to be changed by hand.
+        env: Environment variables whose values count.
+        version: Any plain value, changed by hand.
 
     Returns:
         32 hexadecimal digits.
 
     Raises:
-        InvalidArgumentError: a value has no fingerprint, as an open file, a generator or a connection; the way to it is
-            named.
+        InvalidArgumentError: a value has no fingerprint, such as an open file, a generator or a connection; the error
+            names the path to it.
 
     Example:
         >>> import dsnb, numpy as np
@@ -299,7 +299,7 @@ def fingerprint(
 
 
 def path_tuple(files: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """The paths that `files` names."""
+    """The paths in `files` as text; raises if `files` is a single path."""
     if isinstance(files, str | os.PathLike):
         raise InvalidArgumentError(f"`files` is {files!r}, one path", hint='pass a list, as in files=["prices.csv"]')
     return tuple(os.fspath(path) for path in files)

@@ -1,4 +1,4 @@
-"""What a user can name as the place of a recording: a directory, or the address of a server or of a remote store."""
+"""Locations of recordings that a user can name: a directory, or the address of a server or a remote store."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ _REDIS = ("redis", "rediss")
 
 
 def parse_location(name: str, value: Any) -> str | None:
-    """Where to record, if it can be a place: an absolute path or an address; "" stands for memory, as None does.
+    """Validate a location: returns an absolute path or an address; None, which stands for memory, for "".
+
+    Args:
+        name: The name of the argument, for errors.
+        value: The user's value.
 
     Raises:
-        InvalidArgumentError: it cannot.
-        FailedPreconditionError: what reads such an address is not installed.
+        InvalidArgumentError: the value is not a valid location.
+        FailedPreconditionError: a package that such an address needs is not installed.
     """
     if isinstance(value, str) and not value:
         return None
@@ -63,8 +67,8 @@ def _require(url: str, package: str) -> None:
             did="nothing was recorded",
             hint=f"pip install 'dsnb[{package}]'",
         )
-    # Now, and not with the first element: Ctrl-C in the middle of an import leaves a package that cannot be imported
-    # any more in this process.
+    # Import it now, not with the first element: Ctrl-C during an import can leave a package that cannot be imported
+    # again in this process.
     importlib.import_module(package)
 
 
@@ -91,25 +95,25 @@ def _scheme(url: str) -> str:
 
 
 def check_location(where: str) -> None:
-    """Look whether a place can be read.
+    """Check that a directory can be read; other locations are not checked.
 
     Raises:
         FailedPreconditionError: a newer version of dsnb has recorded there.
     """
     if "://" not in where:
-        with contextlib.suppress(OSError):  # what cannot be read now may be read by the first pass, and stops none
+        with contextlib.suppress(OSError):  # it may be readable later, and stops no pass if it is not
             check_format(where)
 
 
 def supports_expiry(where: str) -> bool:
-    """Whether what nobody reads can be removed from a place."""
+    """Whether recordings in this location can expire when they are not read."""
     return "://" not in where or _scheme(where) in _REDIS
 
 
 def recordings_at(
     where: str, key: str, about: RecordingMetadata, *, limit: int | None, expire_s: float | None
 ) -> PipelineRecordings:
-    """The recordings of one pipeline in a place."""
+    """The recordings of one pipeline in a location."""
     if "://" not in where:
         return DirectoryRecordings(where, key, about, limit=limit, expire_s=expire_s)
     if _scheme(where) in _REDIS:
@@ -122,7 +126,7 @@ def recordings_at(
 
 
 def without_password(where: str) -> str:
-    """A place as it may be shown: without the user's name and password, before the host or in the query.
+    """A location for display: without user name and password, before the host or in the query.
 
     Example:
         >>> without_password("redis://:secret@host:6379/0"), without_password("redis://host/0?password=secret")

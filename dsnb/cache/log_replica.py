@@ -1,4 +1,4 @@
-"""The log of one store as far as it is known here, and the next slot to claim."""
+"""This process's copy of a recording's log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dsnb.cache.recording import Record, RecordingLog, decode_record, encode_rec
 
 
 class LogReplica:
-    """What this process knows of a log.
+    """The log of one store, as far as this process has read it.
 
     Args:
-        store: Where the slots are.
+        store: The store that holds the slots.
         lock: Held while the log changes.
 
     Attributes:
-        log: What the known records add up to.
-        records: The records as they lie in the store.
+        log: The state that the known records add up to.
+        records: The known records, encoded as in the store.
     """
 
     def __init__(self, store: RecordingStore, lock: AbstractContextManager[object]) -> None:
@@ -28,11 +28,11 @@ class LogReplica:
         self.records: list[bytes] = []
 
     def refresh(self) -> bool:
-        """Read the records that are new; whether there were any.
+        """Read the records that are new; returns whether there were any.
 
         Raises:
-            DataLossError: one is damaged.
-            FailedPreconditionError: a newer version of dsnb wrote one.
+            DataLossError: a record is damaged.
+            FailedPreconditionError: a newer version of dsnb wrote a record.
         """
         known = self.log.next_slot
         while (data := self._store.read(self.log.next_slot)) is not None:
@@ -40,17 +40,17 @@ class LogReplica:
         return self.log.next_slot > known
 
     def claim(self, record: Record, then: Callable[[], None] | None = None) -> bool:
-        """Put a record behind the last one; False if somebody else was first.
+        """Append a record; False if another process has appended one first.
 
         Args:
-            record: What to put there.
-            then: What changes together with the log, for those who look at both.
+            record: The record to append.
+            then: Called under the lock together with the change of the log, for state that must change with it.
 
         Raises:
-            Unwritable: the store refuses.
+            StoreFailed: the store refuses.
         """
         data = encode_record(record)
-        # A store may have done what it was asked and been cut off before it said so.
+        # A claim may succeed in the store although its reply was lost, so a failed one is compared with the slot.
         if not self._store.claim(self.log.next_slot, data) and self._store.read(self.log.next_slot) != data:
             return False
         self._add(record, data, then)

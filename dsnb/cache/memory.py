@@ -1,4 +1,4 @@
-"""Recordings in the memory of one process, for its epochs and threads."""
+"""Recordings in the memory of one process, shared by its epochs and threads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import ResourceExhaustedError
 
 _MAX_RECEIVED: Final = 4
+"""How many memories of pipelines that were sent to this process are kept for their next pass."""
 _RECEIVED_KEPT_S: Final = 600.0
-"""How many memories of pipelines that were sent here are kept for their next pass, and for how long."""
+"""For how many seconds they are kept."""
 
 
 class MemoryStore:
-    """One recording: frames as they were made, small arrays moved together.
+    """One recording in memory: frames as they were produced, with small arrays packed together.
 
     Args:
-        limit: Most bytes of all leaves; None for no limit.
+        limit: The largest total size of all leaves, in bytes; None for no limit.
     """
 
     location = "memory"
@@ -52,10 +53,10 @@ class MemoryStore:
             return True
 
     def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
-        """Keep frames.
+        """Keep frames in memory.
 
         Raises:
-            Unwritable: they would be more than the limit.
+            StoreFailed: they would exceed the limit.
         """
         with self._lock:
             nbytes = self._nbytes + nbytes_of(frames)
@@ -73,46 +74,46 @@ class MemoryStore:
         return self._frames[ref.offset]
 
     def verify(self, ref: FrameRef) -> None:
-        """Nothing to compare with."""
+        """Nothing: frames in memory have no digest."""
 
     def write_heartbeat(self, epoch: int) -> None:
-        """Nobody looks."""
+        """Nothing: no other process reads this recording."""
 
     def read_heartbeat(self, epoch: int) -> object:
-        """Always the same: a writer in this process that gives up says so."""
+        """Always the same value: a writer in this process releases its lease when it gives up."""
         return epoch
 
     def request_element(self, position: int) -> None:
-        """All readers of a recording in memory are readers of one recorder."""
+        """Nothing: all readers of a recording in memory belong to one recorder."""
 
     def requested_element(self) -> int:
-        """Nobody."""
+        """-1: no other process reads this recording."""
         return -1
 
     def orphans(self) -> Sequence[str]:
-        """Nothing."""
+        """Nothing: memory ends with its process."""
         return ()
 
     def remove_orphans(self, records: Sequence[bytes], orphans: Sequence[str]) -> None:
-        """Nothing is left over."""
+        """Nothing: there are no orphans."""
 
     def finalize(self, records: Sequence[bytes]) -> None:
-        """Nothing is left over."""
+        """Nothing: there is no uncommitted data to remove."""
 
     def reset_after_fork(self) -> None:
-        """After a fork: a thread that is not here may have held the lock."""
+        """Replace the lock after a fork: a thread that does not exist in this process may have held it."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """The recording stays for the next epoch."""
+        """Keep the recording for the next epoch."""
 
 
 class MemoryRecordings:
-    """The recordings of one pipeline.
+    """The recordings of one pipeline in memory.
 
     Args:
-        key: What no other shelf of this process has.
-        limit: Most bytes of one recording; None for no limit.
+        key: A key that no other recordings in this process have.
+        limit: The largest size of one recording in bytes; None for no limit.
     """
 
     def __init__(self, key: tuple[str, str], limit: int | None) -> None:
@@ -134,25 +135,25 @@ class MemoryRecordings:
             return self._stores.setdefault(number, MemoryStore(self._limit))
 
     def reset_after_fork(self) -> None:
-        """After a fork."""
+        """Replace the locks after a fork."""
         self._lock = threading.Lock()
         for store in self._stores.values():
             store.reset_after_fork()
 
     def close(self) -> None:
-        """The recordings stay for the next epoch."""
+        """Keep the recordings for the next epoch."""
 
 
 class RecordingMemory:
-    """What one `cache()` keeps, for all copies of its operation in this process; gone with the last of them.
+    """What one `cache()` keeps in memory, for all copies of its operation in this process; freed with the last copy.
 
-    A pipeline comes to a worker in this process as a pickle, and its shards are pipelines of their own: all find this
-    again, each its own shelf.
+    A pipeline reaches a worker in this process as a pickle, and each shard is a pipeline of its own. All copies find
+    this object again, and each pipeline has its own recordings in it.
 
     Args:
-        limit: Most bytes of one recording; None for no limit.
-        token: Its name; a new one by default.
-        keep_between_passes: Whether a process that was sent the pipeline keeps this for its next pass.
+        limit: The largest size of one recording in bytes; None for no limit.
+        token: The unique name by which copies find this object; a new one by default.
+        keep_between_passes: Whether a process that received the pipeline keeps this object for its next pass.
     """
 
     def __init__(self, limit: int | None, token: str = "", *, keep_between_passes: bool = True) -> None:
@@ -164,12 +165,12 @@ class RecordingMemory:
         _memories[self._token] = self
 
     def recordings(self, key: str) -> MemoryRecordings:
-        """The recordings of the pipeline with this key."""
+        """The recordings of the pipeline with this key; created if there are none."""
         with self._lock:
             return self._recordings.setdefault(key, MemoryRecordings((f"memory {self._token}", key), self._limit))
 
     def reset_after_fork(self) -> None:
-        """After a fork."""
+        """Replace the locks after a fork."""
         self._lock = threading.Lock()
         for recordings in self._recordings.values():
             recordings.reset_after_fork()
@@ -181,15 +182,16 @@ class RecordingMemory:
 _memories: WeakValueDictionary[str, RecordingMemory] = WeakValueDictionary()
 _lock = threading.Lock()
 _received: OrderedDict[str, tuple[RecordingMemory, float]] = OrderedDict()
-"""Those of pipelines that were sent here, with the time when they last were: each pass restores its pipeline anew."""
+"""Memories of received pipelines, with the time of the last receipt, because each pass unpickles its pipeline anew."""
 
 
 def _restore_memory(token: str, limit: int | None, keep_between_passes: bool) -> RecordingMemory:
-    """The memory that a pickle means; one that nobody else here refers to is kept for the next pass to find."""
+    """The memory that a pickle stands for. A new one is kept, so that the next pass finds it again."""
     with _lock:
         memory = _memories.get(token)
         known = memory is not None
         memory = memory or RecordingMemory(limit, token, keep_between_passes=keep_between_passes)
+        # A memory that was made in this process is kept by its own pipeline, and need not be kept here.
         if keep_between_passes and (token in _received or not known):
             _received[token] = memory, time.monotonic()
             _received.move_to_end(token)

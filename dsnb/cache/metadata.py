@@ -1,4 +1,4 @@
-"""What a recording is of: kept beside it for people, and to tell why another pipeline does not find it."""
+"""Metadata of a recording: shown to people, and used to explain why another pipeline does not find the recording."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.fingerprint import Component, Fingerprint
 
 _MIN_SIMILARITY = 0.5
-"""Pipelines that have less of their parts in common are no versions of each other."""
+"""Pipelines with a smaller share of equal parts are not considered versions of each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingMetadata:
-    """What is recorded.
+    """A description of the recorded pipeline.
 
     Attributes:
-        pipeline: It in one line.
-        components: What its fingerprint covers.
-        files: What is known of each file that it names, by path.
+        pipeline: The pipeline in one line.
+        components: The components of its fingerprint.
+        files: The path and state of each file that it names.
     """
 
     pipeline: str
@@ -29,16 +29,16 @@ class RecordingMetadata:
 
     @classmethod
     def from_fingerprint(cls, pipeline: str, found: Fingerprint, files: Sequence[tuple[str, str]]) -> RecordingMetadata:
-        """From a fingerprint."""
+        """The metadata of a pipeline with this fingerprint."""
         return cls(pipeline=pipeline, components=found.components, files=tuple(files))
 
     def to_json(self) -> bytes:
-        """For a file."""
+        """The metadata as JSON, to be stored with the recording."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
 
 def parse_metadata(data: bytes) -> RecordingMetadata | None:
-    """What `to_json` wrote; None for anything else: an explanation may be missing."""
+    """Parse what `to_json` wrote; None for anything else, because explanations are optional."""
     try:
         values = json.loads(data)
         return RecordingMetadata(
@@ -51,10 +51,10 @@ def parse_metadata(data: bytes) -> RecordingMetadata | None:
 
 
 def describe_difference(now: RecordingMetadata, others: Iterable[RecordingMetadata]) -> str:
-    """What tells a pipeline from the one that is most like it, in words; empty if none is like it.
+    """Describe how a pipeline differs from the most similar other one; empty if none is similar.
 
     Example:
-        >>> difference(now, [before])
+        >>> describe_difference(now, [before])
         'map(decode), function, global SCALE: 3.0 against 4.0 before'
     """
     nearest = _nearest(now, others)
@@ -62,16 +62,16 @@ def describe_difference(now: RecordingMetadata, others: Iterable[RecordingMetada
 
 
 _reported: set[tuple[str, str, str]] = set()
-"""Values that this process has said to differ: the place, the pipeline, and what the value is of."""
+"""Differences that this process has described: the location, the pipeline, and the path of the differing value."""
 
 
 def first_difference(location: str, now: RecordingMetadata, others: Iterable[RecordingMetadata]) -> str:
-    """As `difference`; but of a value that differs time and again, as in a search over it, only the first time.
+    """Like `describe_difference`, but a value that differs again and again, as in a search, is described only once.
 
     Args:
         location: Where the pipelines are recorded.
         now: The pipeline.
-        others: Those that are recorded.
+        others: The recorded pipelines.
     """
     nearest = _nearest(now, others)
     if nearest is None:
@@ -91,20 +91,20 @@ def _nearest(now: RecordingMetadata, others: Iterable[RecordingMetadata]) -> Rec
 
 
 def _similarity(now: RecordingMetadata, other: RecordingMetadata) -> float:
-    """The share of parts that both have."""
+    """The share of components that are equal in both; 0 if the one-line descriptions differ."""
     mine, its = _by_path(now), _by_path(other)
     alike = sum(path in its and its[path].digest == part.digest for path, part in mine.items())
     return alike / max(1, len(mine), len(its)) if now.pipeline == other.pipeline else 0.0
 
 
 def _by_path(about: RecordingMetadata) -> dict[str, Component]:
-    # Python's version first: another one changes all code, and is the one thing to say then.
+    # Python's version first: if it differs, all code differs too, and the version is the one reason to name.
     ordered = sorted(about.components, key=lambda part: part.kind != "python")
     return {part.path: part for part in ordered}
 
 
 def _first_differing_path(mine: dict[str, Component], its: dict[str, Component]) -> str:
-    """The path of the first part that is new, differs or is gone; empty if none is."""
+    """The path of the first component that is new, differs or is gone; empty if there is none."""
     for path, part in mine.items():
         if path not in its or (part.kind, part.digest) != (its[path].kind, its[path].digest):
             return path
@@ -124,7 +124,7 @@ def _component_difference(now: RecordingMetadata, before: RecordingMetadata) -> 
 
 
 def _readable_path(path: str, parts: dict[str, Component]) -> str:
-    """A path from the nearest operation on, which is called by its name."""
+    """A path that starts at the nearest operation, with the operation's name."""
     steps = path.split(" > ")
     for length in range(len(steps), 0, -1):
         part = parts.get(" > ".join(steps[:length]))

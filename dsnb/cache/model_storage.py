@@ -1,4 +1,4 @@
-"""Where a training keeps what it persists: folders by name, and `Resource`, one of them as an output."""
+"""Storage for what a training persists: named folders, and `Resource`, an output that is one of these folders."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def _resource_name(name: str, value: Any) -> str:
 
 
 _LONGEST_NAME = 250
-"""Bytes; a folder's name has at most 255."""
+"""In bytes; file systems allow 255 for a folder's name."""
 
 
 @checked(name=_resource_name, output_fingerprint=encodable)
 @dataclass(frozen=True)
 class Resource:
-    """The output of a step that persists itself as a folder: its name there, and a fingerprint of what it holds.
+    """The output of a step that persists itself as a folder: the folder's name, and a fingerprint of its content.
 
-    It is `Cacheable`: it copies its folder out of one model storage and into another. Two resources are equal if they
-    have the same name.
+    It is `Cacheable`: it copies its folder from one model storage to another. Two resources are equal if they have the
+    same name.
 
     Args:
         name: The folder's name in a `ModelStorage`.
-        output_fingerprint: Tells two versions of it apart; each object has a new one unless it is given.
+        output_fingerprint: Distinguishes versions of the resource; by default each object gets a new one.
 
     Example:
         >>> resource = Resource("tokenizer")
@@ -54,21 +54,21 @@ class Resource:
 
     @checked()
     def fingerprint(self) -> str:
-        """What tells two versions of this resource apart."""
+        """The fingerprint that distinguishes versions of this resource."""
         return self.output_fingerprint
 
     def __dsnb_fingerprint__(self) -> Any:
         return self.name, self.output_fingerprint
 
     def to_cache(self, directory: Path, model_storage: ModelStorage) -> None:
-        """Copy the resource's folder out of the storage, with the contents of what links in it lead to.
+        """Copy the resource's folder out of the storage. Links in it are replaced by the contents they lead to.
 
-        One that was never written is stored as empty.
+        A resource that was never written is stored as an empty folder.
         """
         try:
             with model_storage.read_from(self) as source:
                 shutil.copytree(source, directory, dirs_exist_ok=True)
-        except (NotFoundError, ValueError):  # a storage of the user's may raise the original's error
+        except (NotFoundError, ValueError):  # a user's own storage class may raise ValueError for a missing one
             return
 
     @classmethod
@@ -78,7 +78,7 @@ class Resource:
         """Copy a stored folder into the storage, under the name `node_name`.
 
         Raises:
-            AlreadyExistsError: the storage has other contents under that name; they are left as they are.
+            AlreadyExistsError: the storage has other contents under that name; they are not changed.
         """
         resource = cls(node_name, output_fingerprint)
         if not any(directory.iterdir()):
@@ -99,10 +99,10 @@ _RESOURCE = instance(Resource, hint='pass dsnb.cache.Resource(name="weights")')
 
 
 class ModelStorage:
-    """A folder that holds one folder for each resource of a model in training.
+    """A folder with one subfolder for each resource of a model in training.
 
     Args:
-        directory: Where; made when something is written first.
+        directory: The folder; created when something is first written.
 
     Example:
         >>> storage = ModelStorage("/data/model-7")
@@ -122,7 +122,7 @@ class ModelStorage:
     @checked(resource=_RESOURCE)
     @contextmanager
     def write_to(self, resource: Resource) -> Iterator[Path]:
-        """The resource's folder, to write to; it is made where it is missing, with what is in it where not."""
+        """The resource's folder, to write to, with its existing content; created if it does not exist."""
         path = self._path(resource)
         path.mkdir(parents=True, exist_ok=True)
         yield path
@@ -133,7 +133,7 @@ class ModelStorage:
         """The resource's folder, to read from.
 
         Raises:
-            NotFoundError: nothing was written under that name.
+            NotFoundError: nothing was written under this name.
         """
         path = self._path(resource)
         if not path.is_dir():

@@ -1,7 +1,7 @@
-"""Which files were opened while something was made, and in which state: after a change it is out of date.
+"""Tracks which files were opened while something was made, and their states, to detect that it is out of date.
 
-Sources of datasets note what they open in the `OpenedFiles` of the run that they belong to. `notes` are kept with what
-was made in the run, and `first_change` looks at the files again before it is used.
+Sources of datasets register the files that they open in the `OpenedFiles` of their run. The `states` are stored with
+the result of the run, and `first_change` compares them with the files before the result is used.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final, Literal
 import xxhash
 
 FileComparison = Literal["change", "content", "strict", "pattern"]
-"""What a file is known by: size and time of its last change; its content; all that the system tells of it. Or what a
-pattern of paths is known by: the files that match it."""
+"""How a file is compared. "change": by size and modification time. "content": by size and hash. "strict": by size,
+modification time, status change time and inode. "pattern": the path is a pattern, compared by the files that match."""
 
 FileState = tuple[FileComparison, str, str]
-"""By what it is known, its path, and its state in words."""
+"""How the file is compared, its path, and its state as text."""
 
 _MISSING: Final = "not there"
 _CHANGED_WHILE_READ: Final = "changed while it was read"
@@ -29,7 +29,7 @@ _PIECE: Final = 1 << 20
 
 
 class OpenedFiles:
-    """The files that were opened, each as it was then. Thread-safe."""
+    """The files that were opened, each with its state at that time. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class OpenedFiles:
 
         Args:
             path: The file.
-            found: What the system tells of the open file; None for one that is not there.
+            found: The `os.stat_result` of the open file; None if the file does not exist.
         """
         path = os.path.abspath(path)
         with self._lock:
@@ -55,21 +55,21 @@ class OpenedFiles:
                 self._not_yet_taken.add(path)
 
     def add_pattern(self, pattern: str, found: Sequence[str]) -> None:
-        """Note which files a pattern matched."""
+        """Note the files that a pattern matched."""
         self.add_states([("pattern", pattern, _describe_matches(found))])
 
     def add_states(self, states: Iterable[FileState]) -> None:
-        """Take over what was noted when something was made that is used now."""
+        """Add the states that were noted when something was made that is used now."""
         with self._lock:
             for comparison, name, state in states:
                 if self._other_states.setdefault((comparison, name), state) != state:
                     self._other_states[comparison, name] = _CHANGED_WHILE_READ
 
     def states(self, comparison: FileComparison) -> tuple[FileState, ...]:
-        """All that was noted, sorted; a file that has changed since it was opened is in no state that can come again.
+        """All states, sorted. A file that has changed since it was opened gets a state that no file can have again.
 
         Args:
-            comparison: What the files that were opened are to be known by.
+            comparison: How the files that were opened are compared.
         """
         with self._lock:
             opened, others = dict(self._opened), dict(self._other_states)
@@ -78,7 +78,7 @@ class OpenedFiles:
         return tuple(sorted(states))
 
     def take_new_states(self, comparison: FileComparison) -> tuple[FileState, ...]:
-        """What was noted since the last call, as `notes` gives it."""
+        """The states of files that were added since the last call, in the form of `states`."""
         with self._lock:
             opened = {path: self._opened[path] for path in self._not_yet_taken}
             others, self._other_states = self._other_states, {}
@@ -92,7 +92,7 @@ class OpenedFiles:
         return _CHANGED_WHILE_READ if changed else _describe_state(comparison, opened, path)
 
     def forget_removed(self) -> None:
-        """Forget the files that are not there any more: what was made has made and removed them itself."""
+        """Forget files that no longer exist: the run has created and removed them itself."""
         with self._lock:
             self._opened = {path: found for path, found in self._opened.items() if found is None or _stat(path)}
 
@@ -101,13 +101,13 @@ _current: ContextVar[OpenedFiles | None] = ContextVar("dsnb_opened_files", defau
 
 
 def current_opened_files() -> OpenedFiles | None:
-    """Where this thread notes the files that datasets open; None where nobody asks."""
+    """The object in which this thread notes the files that datasets open; None if they are not tracked."""
     return _current.get()
 
 
 @contextmanager
 def track_opened_files(files: OpenedFiles | None) -> Iterator[None]:
-    """Note in `files` what the datasets open that this thread begins to iterate while the block runs."""
+    """Note in `files` what is opened by datasets whose iteration this thread starts during the block."""
     token = _current.set(files)
     try:
         yield
@@ -116,7 +116,7 @@ def track_opened_files(files: OpenedFiles | None) -> Iterator[None]:
 
 
 def add_file_states(states: Iterable[FileState]) -> None:
-    """Note what was read for something that this thread uses now, if somebody asks."""
+    """Add states to this thread's `OpenedFiles`, if there is one."""
     files = current_opened_files()
     if files is not None:
         files.add_states(states)
@@ -128,7 +128,7 @@ def file_states(paths: Iterable[str], comparison: FileComparison) -> tuple[FileS
 
 
 def first_change(states: Iterable[FileState]) -> str:
-    """The first of some files that is not as it was noted, in words; empty if all are."""
+    """Describe the first file that is not in its noted state; "" if all are."""
     for comparison, name, state in states:
         now = (
             _describe_matches(glob_files(name))
@@ -163,7 +163,7 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _is_same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
-    """Whether two looks at a path found the same file, with nothing written to it between them."""
+    """Whether two `stat` results are of the same file, without a write in between."""
     if one is None or other is None:
         return one is other
     return os.path.samestat(one, other) and (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
@@ -176,7 +176,7 @@ def _describe_state(comparison: FileComparison, found: os.stat_result | None, pa
     if comparison == "content":
         return f"{size}, content {_hash_file(path)}"
     changed = f"{size}, changed at {found.st_mtime_ns}"
-    # A file that was copied with its times, or set back to them, has another inode or another time of this kind.
+    # A file that was copied with its times, or whose times were set back, differs in its inode or change time.
     return f"{changed} and {found.st_ctime_ns}, inode {found.st_ino}" if comparison == "strict" else changed
 
 

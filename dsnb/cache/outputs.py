@@ -1,7 +1,8 @@
-"""What a function prints and displays while it runs, kept to be shown again.
+"""Captures what a function prints and displays while it runs, to show it again later.
 
-Printing is heard by a stand-in for `sys.stdout` and `sys.stderr` that passes everything on, and tells threads apart:
-what others print meanwhile is not the function's. In a kernel, what is displayed is heard where it is published.
+`sys.stdout` and `sys.stderr` are replaced by streams that pass everything on and capture only the thread's own output:
+what other threads print meanwhile is not the function's. In a kernel, displayed objects are captured where they are
+published.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-_MOST: Final = 1 << 20  # characters of one call that are kept
+_MOST: Final = 1 << 20  # characters that are kept of one call
 _STREAMS: Final = ("stdout", "stderr")
 _WIDGET: Final = "application/vnd.jupyter.widget-view+json"
 
 Output = list[Any]
-"""["stdout", text], ["stderr", text] or ["display", data, metadata], as JSON has them."""
+"""["stdout", text], ["stderr", text] or ["display", data, metadata], in JSON types."""
 
 
 class OutputCapture:
-    """The outputs of one call, in order."""
+    """Collects the outputs of one call, in order."""
 
     def __init__(self) -> None:
         self.outputs: list[Output] = []
         self._characters_left = _MOST
 
     def on_text(self, stream: str, text: str) -> None:
-        """Hear printing."""
+        """Capture printed text, and join it with the previous text of the same stream."""
         if self._reserve(len(text)):
             if self.outputs and self.outputs[-1][0] == stream:
                 self.outputs[-1][1] += text
@@ -38,10 +39,10 @@ class OutputCapture:
                 self.outputs.append([stream, text])
 
     def on_display_message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Hear a message of a kernel; a hook of its display publisher, which sends on what this returns."""
+        """Capture a kernel's display message; a hook of the display publisher, which sends what this returns."""
         content = message.get("content", {})
         if message.get("header", {}).get("msg_type") == "display_data":
-            # A widget lives in the kernel that made it: what it says of itself in text is all that can be kept.
+            # A widget lives only as long as its kernel: keep its text representation alone.
             data = {kind: item for kind, item in content.get("data", {}).items() if kind != _WIDGET}
             text = json.dumps(["display", data, content.get("metadata", {})], default=_json_default)
             if data and self._reserve(len(text)):
@@ -58,7 +59,7 @@ class OutputCapture:
 
 
 def _json_default(value: Any) -> str:
-    """What a kernel makes of a value that JSON has not: the bytes of pictures."""
+    """Convert a value that JSON does not support as kernels do: the bytes of pictures as base64."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else repr(value)
 
 
@@ -73,7 +74,7 @@ _active_captures = 0
 
 
 class _TeeStream:
-    """Stands in for a stream: passes everything on, and tells the recorders of this thread what is written."""
+    """Replaces a stream: passes everything on, and copies it to the captures of the writing thread."""
 
     def __init__(self, name: str, stream: Any) -> None:
         self._name = name
@@ -94,7 +95,7 @@ class _TeeStream:
 
 @contextmanager
 def capture_output() -> Iterator[list[Output]]:
-    """The outputs of this thread while the block runs; they are seen as always."""
+    """Capture the outputs of this thread during the block; they are also shown as usual."""
     capture = OutputCapture()
     publisher = _publisher()
     _install_tees()
@@ -139,7 +140,7 @@ def _publisher() -> Any:
 
 
 def replay(title: str, outputs: list[Output]) -> None:
-    """Show outputs again, below a line that says what they are; nothing where there are none."""
+    """Show outputs again, below a title line; prints nothing if there are none."""
     if not outputs:
         return
     publisher = _publisher()

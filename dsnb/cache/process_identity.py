@@ -1,7 +1,7 @@
-"""Which process this is, in words that no other process of any host shares, and whether such a process is gone.
+"""An identifier for this process that no other process on any host shares, and a test whether such a process has ended.
 
-A process id alone is a trap: in containers every run may be number 1. So the boot, the namespace of process ids and
-the time at which the process started go with it; of a process of another boot or namespace nobody here can tell.
+A process id alone is not enough: in containers every run may have id 1. So the boot id, the pid namespace and the start
+time of the process are part of it. Whether a process of another boot or namespace has ended cannot be told.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dsnb.processes import start_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
-    """One process.
+    """The identity of one process.
 
     Attributes:
-        pid_namespace: A digest of the host, its boot and the namespace of process ids.
-        pid: Its id there.
-        started: When it started, in the kernel's ticks.
+        pid_namespace: A digest of the host, its boot and the pid namespace.
+        pid: The process id in that namespace.
+        started: When the process started, in the kernel's clock ticks.
         host: The host's name, for people.
     """
 
@@ -32,7 +32,7 @@ class ProcessIdentity:
     host: str
 
     def unique_id(self) -> str:
-        """All of it but the host's name, as a part of file names."""
+        """The identity without the host's name, for use in file names."""
         return f"{self.pid_namespace}-{self.pid}-{self.started}"
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class ProcessIdentity:
 
 
 def this_process() -> ProcessIdentity:
-    """This process; right in forked children too."""
+    """The identity of this process; also correct in forked children."""
     return _identity_of(os.getpid())
 
 
@@ -50,7 +50,7 @@ def _identity_of(pid: int) -> ProcessIdentity:
 
 
 def is_gone(unique_id: str) -> bool | None:
-    """Whether the process with this `Process.short()` has ended; None where that cannot be told from here."""
+    """Whether the process with this `ProcessIdentity.unique_id()` has ended; None if that cannot be told from here."""
     pid_namespace, _, rest = unique_id.partition("-")
     pid, _, started = rest.partition("-")
     if pid_namespace != _pid_namespace() or not pid.isdigit() or not started:
@@ -64,7 +64,7 @@ def _pid_namespace() -> str:
     for read in (_boot_id, lambda: os.readlink("/proc/self/ns/pid")):
         try:
             parts.append(read())
-        except OSError:  # without /proc the host's name has to do
+        except OSError:  # without /proc, the host's name is all there is
             parts.append("")
     return blake2b("\0".join(parts).encode(), digest_size=6).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Reading a recording, from any position."""
+"""A reader of a recording, which can start at any position."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from dsnb.elements.frame import Frame
 
 
 class RecordingReader:
-    """One reader's place in a recording; reads together with all who read the same in this process.
+    """Reads a recording from its own position; all readers of the same pipeline in this process share one recorder.
 
     Args:
-        recordings: Where it is, or will be.
+        recordings: The recordings of the pipeline.
         plan: How to record it.
-        copied_later: Whether elements may be views of what is kept.
+        copied_later: Whether elements may be views of frames that are kept, because the caller copies them.
 
     Attributes:
         position: The index of the next element to read.
-        wanted: Up to which element it waits, and how many it would take at most; None while it does not wait.
-        wakeups: Gets an item when there is something new for a reader that waits.
-        error: What to raise at once; the next `pull` tries again.
-        fallback: What to raise from now on.
-        shield: Reads from servers.
-        cancelled: Whether `cancel` was called.
+        wanted: How many elements the reader waits for, counted from the start of the recording, and how many it can
+            use; None while it does not wait.
+        wakeups: Gets an item when a waiting reader should look again.
+        error: An error to raise once; the next `pull` tries again.
+        fallback: An exception to raise from now on.
+        shield: Makes the calls to servers.
+        cancelled: Whether `cancel` or `close` was called.
     """
 
     def __init__(self, recordings: PipelineRecordings, plan: RecordingPlan, *, copied_later: bool = False) -> None:
@@ -48,19 +49,19 @@ class RecordingReader:
         self._recorder = _join(self, recordings, plan)
 
     def pull(self, want: int) -> Run:
-        """At most `want` more elements; none at the end.
+        """Return at most `want` more elements; none at the end.
 
         Raises:
-            Alone: the reader has to go on by itself.
-            CancelledError: after `cancel`.
-            DsnbError: the recording cannot be gone on with, and elements of it have been seen.
+            FallBackToPipeline: the caller must run the pipeline from here on.
+            CancelledError: `cancel` was called.
+            DsnbError: the recording cannot be continued, and elements of it were already read.
         """
         frame = self._frame
         if frame is None or not self._frame_start <= self.position < self._frame_start + frame.count:
             found = self._recorder.frame_at(self, want)
             if found is None:
                 return []
-            self._frame = None  # an interrupt in between finds no frame of another place
+            self._frame = None  # an interrupt between the next lines must not leave a frame with the wrong start
             self._frame_start, frame = found
             self._frame = frame
         start = self.position - self._frame_start
@@ -69,13 +70,13 @@ class RecordingReader:
         return run
 
     def skip(self, count: int) -> int:
-        """Go on `count` elements further; what is recorded is not even looked at.
+        """Advance by `count` elements without reading them; missing ones are recorded first.
 
         Returns:
-            How many there were, if the end came first.
+            How many elements were skipped: fewer than `count` if the end came first.
 
         Raises:
-            Alone: as `pull` does.
+            FallBackToPipeline: as `pull` does.
         """
         there = self._recorder.wait_for_elements(self, self.position + count, 1)
         count = max(0, min(count, there - self.position))
@@ -83,17 +84,17 @@ class RecordingReader:
         return count
 
     def files(self) -> Sequence[FileState]:
-        """The files that were opened for what can be read."""
+        """The states of the files that were opened for the elements that can be read now."""
         return self._recorder.files()
 
     def cancel(self) -> None:
-        """Let a pull that waits end, from any thread."""
+        """Make a waiting `pull` raise `CancelledError`, from any thread."""
         self.cancelled = True
         self.wakeups.put(None)
         self._recorder.on_reader_cancelled()
 
     def close(self) -> None:
-        """Leave; the last reader commits what was produced and gives the lease back."""
+        """Leave the recorder; after the last reader it commits what was produced and releases the lease."""
         self.cancelled = True
         self.wakeups.put(None)
         self._recorder.remove_reader(self)
@@ -120,7 +121,7 @@ def _forget(recorder: Recorder) -> None:
 
 
 def _reset_after_fork() -> None:
-    """After a fork: the recorders are the parent's, and another thread may have held the lock."""
+    """Forget the recorders after a fork: they are the parent's, and another thread may have held the lock."""
     global _lock
     _lock = threading.Lock()
     _recorders.clear()

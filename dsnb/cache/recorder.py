@@ -1,22 +1,22 @@
-"""Records and reads one recording for all readers of this process: the shell around `cache/recording`.
+"""Records and reads the recordings of one pipeline for all readers of this process: the shell around `cache/recording`.
 
-Theory of operation. Each process has one recorder for each recording that it reads, and the recorder has one thread.
-The thread follows the log, and when a reader wants an element that is neither recorded nor being written by somebody
-else, it takes the lease and runs the pipeline. It produces only what was asked for: by readers of this process element
-by element, by waiting readers of other processes (`Store.asked`) chunk by chunk, however slowly this process consumes.
-What is produced is readable in this process at once, and committed when it fills a chunk or is a second old. A lease
-that nobody has used for `lease_s` is given back.
+Theory of operation. A process has one recorder for each pipeline whose recordings it reads, and a recorder has one
+thread. The thread follows the log. When a reader wants an element that is not committed and that no other process is
+writing, the thread takes the lease and runs the pipeline. It produces on demand only: for readers of this process what
+they ask for, for waiting readers of other processes (`RecordingStore.requested_element`) up to a chunk at a time, even
+if the readers of this process are slow. Produced elements are readable in this process at once; they are committed when
+they fill a chunk or are `chunk_s` old. A lease that has not been used for `lease_s` is released.
 
-Readers never touch the log, the pipeline or the lease: they state what they want, wait, and read frames. So a
-`KeyboardInterrupt`, which Python raises in the main thread between any two instructions, finds nothing half done. A
-reader waits on a queue of its own and not on a condition, whose methods an interrupt can leave with the lock held. What
-is read from a server is read on another thread (`cache/shield`).
+Readers never touch the log, the pipeline or the lease: they state what they want, wait, and read frames. Therefore a
+`KeyboardInterrupt`, which Python raises in the main thread between any two bytecodes, cannot leave shared state half
+changed. A reader waits on a queue of its own, not on a condition: an interrupt inside a condition's methods can leave
+its lock held. Reads from a server run on another thread (`cache/shield`).
 
-A backend never stops a pass. Where recording is not possible (a full disk, a server that is gone) or ends (an element
-failed), `Alone` hands the reader its pipeline. A recording that is lost (damaged, evicted, forgotten, given up by
-others) is begun anew once; when the next one is lost too, the rest of the pass runs without the cache. So on account of
-the backend no pass calls a function more than twice for an element, or three times where the pipeline cannot skip
-elements without running.
+A backend never stops a pass. If recording is impossible (full disk, unreachable server) or ends (an element failed),
+`FallBackToPipeline` gives the reader the pipeline to run itself. A recording that is lost (damaged, evicted, forgotten
+by the store, abandoned by another process) is started anew once; if the next one is lost too, the rest of the pass runs
+without the cache. So the backend causes at most two calls of a user function for each element, or three if the pipeline
+cannot skip elements without running.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ if TYPE_CHECKING:
     from dsnb.cache.reader import RecordingReader
 
 _READER_POLL_S: Final = 0.25
-"""How often a reader that waits looks for itself; it is woken in time, unless an interrupt swallows the call."""
+"""Seconds after which a waiting reader checks again even if it was not woken: an interrupt can swallow the wake-up."""
 _FIRST_POLL_S: Final = 0.002
 _MAX_LOST_RECORDINGS: Final = 1
-"""How many recordings may be lost in a pass before it goes on without the cache."""
+"""How many recordings a pass may lose before it goes on without the cache."""
 _REQUESTED_ELEMENTS: Final = 1024
-"""How many elements to produce at once for other processes; the writer asks the pipeline for fewer at first."""
+"""How many elements to request from the pipeline for other processes; the writer reduces this at first."""
 _REQUEST_INTERVAL_S: Final = 1.0
 _USER_CODE_WAIT_S: Final = 0.5
-"""How long leaving waits for a thread that is in user code."""
+"""Seconds that `remove_reader` waits for a thread that runs user code."""
 
 
 class FallBackToPipeline(Exception):
-    """From here on the reader runs the pipeline for itself.
+    """Raised to a reader that from now on runs the pipeline itself.
 
     Attributes:
-        entropy: What to run it with.
-        position: Where it is to stand: the index of the first element behind the one that `error` stands for.
-        pipeline: The pipeline, if it stands there already.
-        error: What an element failed with; it stands in its place, in front of `position`.
+        entropy: The entropy to run the pipeline with.
+        position: The index of the next element to produce. `error` is that of the element before it.
+        pipeline: The pipeline, if it is running and stands at `position`.
+        error: The error of the element at `position - 1`, to be raised first; None if no element failed.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class FallBackToPipeline(Exception):
         self.error = error
 
     def take_pipeline(self) -> RunningPipeline | None:
-        """The pipeline, which then is the caller's to close."""
+        """Return the pipeline, which the caller must then close; None if there is none or it was taken before."""
         pipeline, self.pipeline = self.pipeline, None
         return pipeline
 
 
 class Recorder:
-    """All that this process has to do with the recordings of one shelf.
+    """Reads and records the recordings of one pipeline, for all readers of this process.
 
     Args:
-        recordings: Where they are.
+        recordings: The recordings of the pipeline.
         plan: How to record.
         on_close: Called after the last reader has left.
     """
@@ -105,26 +105,26 @@ class Recorder:
         self._plan = plan
         self._on_close = on_close
         self._pid = os.getpid()
-        # Reentrant: a collection of garbage may drop an iterator, and cancel its reader, while its thread holds this.
+        # Reentrant: garbage collection in a thread that holds this lock may drop an iterator, which cancels its reader.
         self._lock = threading.RLock()
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._readers: set[RecordingReader] = set()
         self._pending_warnings: deque[tuple[str, str, str]] = deque()
         self._thread_lock = threading.Lock()
-        """Held by the recorder's thread for good: one that is started besides, as after an interrupt, ends at once."""
+        """Held by the recorder's thread for good, unless an exception ends it: a second thread exits at once."""
         self._thread_id = 0
         self._closed = self._opened = False
         self._lease_watch = LeaseWatch(plan.lease_s)
         self._poll_s = _FIRST_POLL_S
         self._requested_by_others: tuple[int, float] = (-1, 0.0)
-        """Up to which element others have asked for more, and when that was last looked at."""
+        """Index of the last element that other processes requested, and the time of the last look."""
         self._requested_from_others: tuple[int, float] = (-1, 0.0)
-        """The element that others were last asked for, and when."""
+        """Index of the element that this process last requested from the writer, and the time of the request."""
         self._files_checked = False
-        """Whether the files that the recording was made from have been looked at."""
+        """Whether the files that the recording was made from were compared with their current state."""
         self._read_problem: tuple[RecordingStore, DataLossError | StoreFailed] | None = None
-        """What a reader met when it read a frame."""
+        """The first error that a reader met while it read a frame, with the store; the recorder's thread handles it."""
         self._lost_count = 0
         self._disabled_by: DsnbError | None = None
         self._unreadable = False
@@ -136,7 +136,7 @@ class Recorder:
     # ---- readers, each on its own thread
 
     def add_reader(self, reader: RecordingReader) -> bool:
-        """Take one more reader; False if the last one has just left, or this is a copy in a forked process."""
+        """Register a reader; False if the last reader has just left, or if this object is a fork's copy."""
         if self._pid != os.getpid():
             return False
         with self._lock:
@@ -145,7 +145,7 @@ class Recorder:
             return not self._closed
 
     def on_reader_cancelled(self) -> None:
-        """A reader was cancelled; if all were, the pipeline is, too."""
+        """Note that a reader was cancelled; if all readers are, cancel the pipeline too."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -154,7 +154,7 @@ class Recorder:
         self._wakeups.put(None)
 
     def remove_reader(self, reader: RecordingReader) -> None:
-        """A reader is done. After the last one, what was produced is committed and the lease given back."""
+        """Unregister a reader. After the last one, commit what was produced and release the lease."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -167,13 +167,13 @@ class Recorder:
         if last:
             self._wakeups.put(None)
             if self._thread_lock.acquire(blocking=False):
-                self._shut_down()  # no thread was ever needed
+                self._shut_down()  # no thread was ever started, or it has died
             elif self._thread_id != threading.get_ident():
                 self._wait_for_end()
         self._issue_warnings()
 
     def _wait_for_end(self) -> None:
-        """Wait until everything is committed. User code may take as long as it likes; it is not waited for."""
+        """Wait until everything is committed, but not for user code, which may take arbitrarily long."""
         in_user_code = 0.0
         while in_user_code < _USER_CODE_WAIT_S:
             with contextlib.suppress(queue.Empty):
@@ -182,7 +182,7 @@ class Recorder:
             in_user_code = in_user_code + _READER_POLL_S / 5 if self._opened and self._writer.in_user_code else 0.0
 
     def frame_at(self, reader: RecordingReader, want: int) -> tuple[int, Frame] | None:
-        """The frame that holds the reader's next element, with the index of its first element; None at the end."""
+        """The frame with the reader's next element, and the index of the frame's first element; None at the end."""
         while self.wait_for_elements(reader, reader.position + 1, want) > reader.position:
             with self._lock:
                 pending, store = self._writer.pending_frame(reader.position), self._store
@@ -190,6 +190,7 @@ class Recorder:
                 first, ref = self._log.frame_at(reader.position) if committed else (0, None)
             if pending is not None:
                 return pending
+            # The read runs without the lock, so that a slow store does not block the other readers.
             if ref is not None:
                 try:
                     return first, reader.shield.call(
@@ -201,10 +202,15 @@ class Recorder:
         return None
 
     def wait_for_elements(self, reader: RecordingReader, end: int, want: int) -> int:
-        """Wait until there are `end` elements, or all.
+        """Wait until `end` elements are available, or all elements if there are fewer.
+
+        Args:
+            reader: The reader that waits.
+            end: How many elements to wait for, counted from the start of the recording.
+            want: How many elements the reader can use, from its position on; the writer may produce so many at once.
 
         Returns:
-            How many there are.
+            The number of available elements.
         """
         reader.wanted = end, want
         try:
@@ -213,9 +219,11 @@ class Recorder:
                 with self._lock:
                     if self._are_available(end):
                         return self._writer.tail
+                # Also restarts a thread that an exception has ended: only then is the lock free again.
                 if not self._thread_lock.locked() and not start_thread(self._run, "dsnb-cache-recorder"):
                     raise self._fallback_without_thread(reader)
                 self._wakeups.put(None)
+                # With a timeout: a KeyboardInterrupt can swallow the wake-up.
                 with contextlib.suppress(queue.Empty):
                     reader.wakeups.get(timeout=_READER_POLL_S)
         finally:
@@ -256,7 +264,7 @@ class Recorder:
         self._pending_warnings.append((what, did, hint))
 
     def _issue_warnings(self) -> None:
-        """Issue the warnings of the recorder's thread in the thread of a reader, so that they name the user's line."""
+        """Issue the recorder thread's warnings in the thread of a reader, so that they name the user's line."""
         while self._pending_warnings:
             warn(*self._pending_warnings.popleft())
 
@@ -275,7 +283,7 @@ class Recorder:
         self._shut_down()
 
     def _step(self) -> bool:
-        """Do what is to be done next; False when all readers have left."""
+        """Do one step of work; False after the last reader has left."""
         with self._lock:
             if self._closed:
                 return False
@@ -319,6 +327,7 @@ class Recorder:
         with self._lock:
             for reader in self._readers:
                 if reader.wanted is not None and reader.wakeups.empty() and not self._is_waiting(reader):
+                    # At most one item in a reader's queue: this runs after every step, and the reader may be slow.
                     reader.wakeups.put(None)
 
     def _set_error(self, reader: RecordingReader | None, error: Exception) -> None:
@@ -328,9 +337,10 @@ class Recorder:
             reader.error = error
 
     def _wait_for_wakeup(self, seconds: float | None) -> None:
-        """Wait until a reader wants something, or the time is over."""
+        """Wait until a reader wants something, or until `seconds` have passed; None waits without a limit."""
         with contextlib.suppress(queue.Empty):
             self._wakeups.get(timeout=seconds)
+            # Drop the other wake-ups: the following steps serve every reader that waits, one after another.
             while True:
                 self._wakeups.get_nowait()
 
@@ -350,11 +360,12 @@ class Recorder:
     # ---- writing
 
     def _produce(self, reader: RecordingReader | None, want: int) -> None:
-        """Run the pipeline for one run of elements; without a reader, for one of another process."""
+        """Run the pipeline for some elements: for `reader`, or for other processes if it is None."""
         try:
             self._writer.produce(want)
         except CancelledError:
-            # All readers there were had been cancelled, and the pipeline with them; one that came since begins anew.
+            # All readers at that time were cancelled, and the pipeline with them. A reader that has joined since gets a
+            # new pipeline.
             self._writer.commit_and_release()
             self._writer.close_pipeline()
         except PipelineFailed as failure:
@@ -371,7 +382,7 @@ class Recorder:
         except (StoreFailed, RecordingLost) as refusal:
             self._disable(refusal.error)
         else:
-            if reader is not None:  # else the process that asked for the element takes the lease, and meets its error
+            if reader is not None:  # else the process that requested the element takes the lease and gets its error
                 pipeline = self._plan.header.pipeline
                 self._queue_warning(
                     f"an element of {pipeline} failed, behind {self._log.elements:,} that are recorded",
@@ -380,7 +391,7 @@ class Recorder:
                 )
 
     def _idle(self) -> None:
-        """While no reader of this process waits: produce for others, commit, give the lease back after a while."""
+        """Serve other processes while no reader of this process waits: produce, commit, release an idle lease."""
         if not self._opened or not self._writer.holder or not self._store.shared:
             self._wait_for_wakeup(None)
         elif self._is_requested():
@@ -414,7 +425,7 @@ class Recorder:
             self._begin_recording()
             return
         if not self._files_checked and self._is_stale():
-            self._open_next()  # others may end this one
+            self._open_next()  # readers of other processes may finish the stale recording
             return
         self._files_checked = True
         seen = any(known.position for known in self._readers)
@@ -434,7 +445,7 @@ class Recorder:
                 self._set_error(reader, self._fallback(reader))
 
     def _is_stale(self) -> bool:
-        """Whether a file that the recording was made from has changed since, and nobody here has read from it yet."""
+        """Whether a source file has changed since recording, and no reader of this process has read an element yet."""
         if not self._store.shared or any(known.position for known in self._readers):
             return False
         change = first_change(self._log.files)
@@ -443,7 +454,7 @@ class Recorder:
         return bool(change)
 
     def files(self) -> Sequence[FileState]:
-        """The files that were opened for what can be read."""
+        """The states of the files that were opened for the elements that can be read now."""
         with self._lock:
             return (*self._log.files, *self._writer.files) if self._opened else ()
 
@@ -453,14 +464,14 @@ class Recorder:
             self._queue_warning(f"the pipeline has changed: {why}", f"it is recorded anew in {self._location}", "")
 
     def _finalize_once(self) -> None:
-        """Finish the work of a writer that died while it put its recording in order."""
+        """Finish the work of a writer that died between the end of its recording and `finalize`."""
         if not self._finalized and self._log.ended:
             with contextlib.suppress(StoreFailed, RecordingLost):
                 self._store.finalize(self._replica.records)
         self._finalized = True
 
     def _request_element(self, position: int) -> None:
-        """Let the writer, whose own readers may be slow, know what is wanted here."""
+        """Tell the writer, whose own readers may be slow, which element is wanted here."""
         now = time.monotonic()
         last_position, when = self._requested_from_others
         if last_position != position or now - when >= _REQUEST_INTERVAL_S:
@@ -471,25 +482,27 @@ class Recorder:
         holder = self._log.holder
         if holder is None:
             return False
+        # A holder is a process's unique id and a random suffix: one process may hold the lease several times in turn.
         process = holder.holder.rpartition("-")[0]
         if process == this_process().unique_id():
             return holder.holder not in ACTIVE_HOLDERS
         if not self._store.shared:
-            return True  # this process is a fork of the holder's, and the memory a copy of its memory
+            return True  # this process was forked from the holder's, and the recording is a copy of its memory
         return bool(is_gone(process)) or self._lease_watch.has_expired(
             holder.epoch, self._store.read_heartbeat(holder.epoch), time.monotonic()
         )
 
-    # ---- when it does not go on
+    # ---- lost and failed recordings
 
     def _handle_read_problem(self, store: RecordingStore, problem: DataLossError | StoreFailed) -> None:
-        """What is committed cannot be read: close this recording, for all, and go over to the next."""
+        """Abandon a recording whose committed frames cannot be read, for all processes, and open the next one."""
         if store is not self._store:
-            return  # it was given up already
+            return  # that recording was given up already
         if isinstance(problem, StoreFailed):
             self._unreadable = True
             raise problem
         try:
+            # Another process may claim the slot first: then read its record, and claim the next slot.
             while not self._log.abandoned and not self._replica.claim(RecordingAbandoned(why=problem.what)):
                 self._replica.refresh()
         except StoreFailed as refusal:
@@ -497,17 +510,18 @@ class Recorder:
             self._queue_warning(problem.what, "nothing of it was used", problem.hint)
             self._disable(refusal.error)
         except (DataLossError, RecordingLost):
-            self._handle_loss(problem)  # the log is lost as well: all who read it find that out
+            self._handle_loss(problem)  # the log is lost as well: every other reader finds that out by itself
         else:
             self._handle_loss(problem)
 
     def _handle_loss(self, what: DsnbError, *, already_reported: bool = False) -> None:
-        """What is recorded is lost: begin the next recording; or go on without, where that is no use.
+        """Open the next recording after this one is lost, or go on without the cache if another one would not help.
 
         Args:
-            what: Why.
-            already_reported: Whether another process has warned of it.
+            what: Why it is lost.
+            already_reported: Whether another process has warned about it.
         """
+        # A loss before the first element costs nothing, so one that another process reported is not counted.
         seen = any(reader.position for reader in self._readers)
         self._lost_count += seen or not already_reported
         again = self._lost_count <= _MAX_LOST_RECORDINGS and (self._repeatable() or not seen)
@@ -522,7 +536,7 @@ class Recorder:
             self._writer.drop_lease()
 
     def _open_next(self) -> None:
-        """Go over to the next recording, with the same entropy: what is repeatable goes on as it began."""
+        """Open the next recording with the same entropy, so that a repeatable pipeline gives the same elements."""
         self._plan = replace(self._plan, header=replace(self._plan.header, entropy=self._entropy()))
         before = self._store
         self._open(max(self._number + 1, self._recordings.newest_number()))
@@ -537,7 +551,7 @@ class Recorder:
         return (header or self._plan.header).repeatable
 
     def _disable(self, error: DsnbError) -> None:
-        """Stop recording in this process; readers read what there is and then go on alone."""
+        """Stop recording in this process: readers read what is available and then run the pipeline themselves."""
         if self._disabled_by is None:
             self._queue_warning(error.what, error.did or "the pass goes on without the cache", error.hint)
         self._disabled_by = self._disabled_by or error
@@ -561,10 +575,10 @@ class Recorder:
         )
 
     def _shut_down(self) -> None:
-        """After the last reader."""
+        """Commit, release the lease and close everything, after the last reader has left."""
         try:
             if self._opened:
-                with contextlib.suppress(Exception):  # what a store refuses now costs the next run a chunk
+                with contextlib.suppress(Exception):  # if the store refuses, the next run produces one chunk again
                     self._writer.commit_and_release()
                 self._writer.discard()
                 self._store.close()

@@ -1,23 +1,25 @@
-"""The core of a recording: a log of records, what may follow what, and what a reader does next. Decides, does nothing.
+"""The core of a recording: its log of records, which record may follow which, and what a reader does next.
 
-Theory of operation. A recording is a log of numbered slots. A slot is created whole, exclusively and for good, by
-whoever is first (the stores' business), so all participants see one and the same log, and claiming the next slot is a
-compare-and-swap on its end. Nothing else is ever agreed on:
+Pure: no threads, I/O or clock.
 
-* The first slot says what is recorded (`Begin`), and with which entropy: all randomness that has no seed is drawn from
-  that, so that whoever goes on with a recording draws as the one before did.
-* Whoever wants to write claims a slot with `Take`, which counts the epoch up and names the holder. Data go to a place
-  of that epoch's own first, and then into the log as a `Chunk`; `RecordingEnded` says that there is no more, `LeaseReleased` that the
-  holder stops early.
-* *The log is the fence.* A take-over uses up the slot that a stopped writer would claim when it wakes up, so its claim
-  fails, and it learns so from the log. No clock and no lock has a part in it, and nothing is held while stopped.
-* *The lease is only for liveness.* The holder shows a pulse; an observer that has seen no change of it for the length
-  of a lease, on a clock of its own, may take over. Clocks are never compared. Two who take over at once claim the same
-  slot, and one of them is first.
-* `RecordingAbandoned` closes a recording that cannot be gone on with; the next one begins under the next number.
+Theory of operation. A recording is a log of numbered slots. A slot is created complete, exclusively and permanently by
+the first process that claims it (the stores guarantee this). So all processes see the same log, and claiming the next
+slot is a compare-and-swap on the end of the log. There is no other agreement between processes:
 
-A recording is *repeatable* if running the pipeline again from the start gives the same elements: then it is continued
-at its last chunk. Else only its first writer can write it.
+* The first slot (`RecordingHeader`) says what is recorded, and with which entropy. All unseeded randomness is derived
+  from this entropy, so that a process that continues a recording draws the same numbers as its predecessor.
+* A process that wants to write claims a slot with `LeaseTaken`, which increments the epoch and names the holder. It
+  stores frames under names of its own first, and then commits them with a `Chunk` record. `RecordingEnded` says that
+  there are no more elements, `LeaseReleased` that the holder stops early.
+* *The log is the fence.* A take-over uses up the slot that a suspended writer would claim when it resumes, so its claim
+  fails, and it finds the reason in the log. No clock or lock is involved, and a suspended process holds nothing.
+* *The lease is only for liveness.* The holder writes a heartbeat. An observer that has seen no change of the heartbeat
+  for the length of a lease, on its own clock, may take over. Clocks of different processes are never compared. Two
+  processes that take over at once claim the same slot, and one of them is first.
+* `RecordingAbandoned` closes a recording that cannot be continued; the next one begins under the next number.
+
+A recording is *repeatable* if running the pipeline again from the start gives the same elements. A repeatable recording
+is continued after its last chunk. Any other can be written by its first writer only.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRef:
-    """Where one frame lies.
+    """The location of one frame in a store.
 
     Attributes:
-        name: The segment, or whatever the store calls it.
-        offset: Its first byte there.
-        nbytes: Its length.
-        count: The number of its elements.
-        digest: xxh3-128 of its bytes.
+        name: The segment, file or key that holds the frame; each store has its own names.
+        offset: The frame's first byte in it; in memory the index of the frame.
+        nbytes: The length of the frame, in bytes.
+        count: The number of elements in the frame.
+        digest: xxh3-128 of the frame's bytes, in hexadecimal digits; empty in memory.
     """
 
     name: str
@@ -64,8 +66,8 @@ class RecordingHeader:
     Attributes:
         entropy: The root of all randomness without a seed.
         repeatable: Whether running the pipeline again gives the same elements.
-        pipeline: It in one line, for people.
-        version: Of the format.
+        pipeline: The pipeline in one line, for people.
+        version: The version of the format.
     """
 
     entropy: int
@@ -76,12 +78,12 @@ class RecordingHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTaken:
-    """Somebody begins to write.
+    """A process begins to write.
 
     Attributes:
-        epoch: The fencing number, one more than the last.
-        holder: Who, as the stores tell processes apart.
-        name: Who, for people.
+        epoch: The fencing number, one more than the last one.
+        holder: The holder's id, unique among all processes and all leases of one process.
+        name: The holder's process and host, for people.
     """
 
     epoch: int
@@ -91,14 +93,14 @@ class LeaseTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Elements that are committed.
+    """A run of committed elements.
 
     Attributes:
-        epoch: Of the writer.
+        epoch: The writer's epoch.
         first: The index of the first element.
         count: The number of elements.
-        frames: Where they lie.
-        files: The files that were opened for them, which others must find unchanged.
+        frames: The locations of their frames.
+        files: The files that were opened for these elements; readers compare them with the current files.
     """
 
     epoch: int
@@ -110,13 +112,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChunk:
-    """Whole splits that are committed (`cache/split_log`).
+    """A run of complete, committed splits (`cache/split_log`).
 
     Attributes:
-        first: The first split.
-        counts: How many elements each split has, from the first on: a count, and how often it follows itself.
-        frames: Where the elements lie, in the order of the splits.
-        files: The files that were opened for them.
+        first: The index of the first split.
+        counts: The number of elements of each split, run-length encoded: (elements, number of consecutive splits).
+        frames: The locations of the frames, in the order of the splits.
+        files: The files that were opened for these splits.
     """
 
     first: int
@@ -127,14 +129,20 @@ class SplitChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseReleased:
-    """The holder stops before the end; the next in line need not wait."""
+    """The holder stops before the end; the next writer need not wait for the lease to expire."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingEnded:
-    """There are no more elements; `files` were opened after the last one."""
+    """There are no more elements.
+
+    Attributes:
+        epoch: The writer's epoch.
+        elements: The number of elements in the recording.
+        files: The files that were opened after the last element.
+    """
 
     epoch: int
     elements: int
@@ -143,7 +151,7 @@ class RecordingEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingAbandoned:
-    """Nobody reads or goes on with this recording any more."""
+    """The recording is closed for all processes: it is neither read nor continued, for the reason `why`."""
 
     why: str
 
@@ -158,33 +166,33 @@ _KINDS: Final[dict[str, type[Any]]] = {
     "end": RecordingEnded,
     "abandon": RecordingAbandoned,
 }
-"""How stored records name their classes."""
+"""The kind that stands for each class in a stored log. These strings are part of the format."""
 _KIND_OF: Final = {cls: kind for kind, cls in _KINDS.items()}
 
 
 def kind_of(record: Record) -> str:
-    """The name of a record's class in a stored log."""
+    """The string that stands for a record's class in a stored log."""
     return _KIND_OF[type(record)]
 
 
 def encode_record(record: Record) -> bytes:
-    """A record as one line of JSON, and its checksum on the next."""
+    """Encode a record as one line of JSON, followed by a line with its checksum."""
     line = json.dumps({"kind": kind_of(record), **asdict(record)}, separators=(",", ":")).encode()
     return b"%s\n%s\n" % (line, xxhash.xxh3_64_hexdigest(line).encode())
 
 
 def is_complete(data: bytes) -> bool:
-    """Whether the end of a record is there; what is damaged may be whole."""
+    """Whether the data end where a record ends. Says nothing about the checksum: damaged data may be complete."""
     return data.count(b"\n") == 2 and data.endswith(b"\n")
 
 
-@lru_cache(maxsize=512)  # each pass over a recording asks for its records again, twice
+@lru_cache(maxsize=512)  # each pass over a recording decodes the same records twice
 def decode_record(data: bytes) -> Record:
-    """The record that `encode` wrote.
+    """Decode a record that `encode_record` wrote.
 
     Raises:
-        FailedPreconditionError: a newer version of dsnb wrote it.
-        DataLossError: nobody wrote that.
+        FailedPreconditionError: the record was written by a newer version of dsnb.
+        DataLossError: the checksum does not match.
     """
     line, _, rest = data.partition(b"\n")
     if rest != xxhash.xxh3_64_hexdigest(line).encode() + b"\n":
@@ -207,18 +215,18 @@ def decode_record(data: bytes) -> Record:
 
 
 class RecordingLog:
-    """What the records up to now add up to.
+    """The state that all records up to now add up to.
 
     Attributes:
-        next_slot: The number of the slot behind the last record.
+        next_slot: The number of the slot after the last record.
         header: The first record; None before it.
         epoch: The newest fencing number.
-        holder: Who may write now; None if nobody does.
-        chunks: What is committed, in order.
-        elements: How many elements that is.
-        ended: Whether these are all.
-        abandoned: Why nobody is to read this any more; empty while it is good.
-        files: The files that were opened for what is committed.
+        holder: The lease of the current writer; None if there is none.
+        chunks: The committed chunks, in order.
+        elements: The number of committed elements.
+        ended: Whether the recording is complete.
+        abandoned: Why the recording was abandoned; empty if it was not.
+        files: The files that were opened for the committed elements.
     """
 
     def __init__(self) -> None:
@@ -238,7 +246,7 @@ class RecordingLog:
         """Add the next record.
 
         Raises:
-            DataLossError: it can never stand there: somebody tampered with the log.
+            DataLossError: the record can never follow the previous ones, so the log was changed from outside.
         """
         if not self.admits(record):
             raise DataLossError(f"a {kind_of(record)} record stands where none can, in slot {self.next_slot}")
@@ -260,7 +268,7 @@ class RecordingLog:
                 self.abandoned, self.holder = record.why or "abandoned", None
 
     def admits(self, record: Record) -> bool:
-        """Whether this record may be the next."""
+        """Whether this record may be the next one."""
         if isinstance(record, RecordingHeader):
             return self.next_slot == 0
         if self.header is None or self.abandoned or isinstance(record, SplitChunk):
@@ -270,6 +278,7 @@ class RecordingLog:
         if isinstance(record, LeaseTaken):
             return not self.ended and record.epoch == self.epoch + 1
         if self.holder is None or record.epoch != self.epoch:
+            # A record of an older epoch comes from a writer that was taken over: it must never be applied.
             return False
         if isinstance(record, Chunk):
             return record.first == self.elements and record.count == sum(ref.count for ref in record.frames) > 0
@@ -283,43 +292,43 @@ class RecordingLog:
             self.elements += ref.count
 
     def frame_at(self, position: int) -> tuple[int, FrameRef]:
-        """The frame that holds an element: the index of the frame's first element, and where it lies."""
+        """The frame that holds the element at `position`: the index of the frame's first element, and its location."""
         return self._frame_refs[bisect_right(self._frame_starts, position) - 1]
 
     @property
     def frame_refs(self) -> list[FrameRef]:
-        """Where all committed frames lie, in order."""
+        """The locations of all committed frames, in order."""
         return [ref for _, ref in self._frame_refs]
 
 
 class ReaderAction(Enum):
-    """What a reader does."""
+    """What a reader does next."""
 
     READ = auto()
-    """The element is committed."""
+    """Read the element, which is committed."""
     FINISH = auto()
-    """There are no more."""
+    """Stop: there are no more elements."""
     WAIT = auto()
-    """Somebody else writes it."""
+    """Wait for the process that is writing the element."""
     TAKE_LEASE = auto()
-    """Become the writer."""
+    """Become the writer of the recording."""
     ABANDON = auto()
-    """Close this recording, which nobody can go on with, and begin the next."""
+    """Close this recording, which cannot be continued, and begin the next one."""
     OPEN_NEXT = auto()
-    """Somebody else has closed it."""
+    """Open the next recording: another process has abandoned this one."""
     STRANDED = auto()
-    """Nobody can go on with it, and the reader has seen a part of it."""
+    """Fail: the recording cannot be continued, and the reader has already seen a part of it."""
 
 
 def next_action(log: RecordingLog, position: int, *, seen: bool, holder_lost: bool) -> ReaderAction:
-    """What a reader that wants the element at `position` does next.
+    """Decide what a reader that wants the element at `position` does next.
 
     Args:
-        log: All records that there are now.
+        log: All records that are known now.
         position: The index of the element.
-        seen: Whether the reader has seen elements of this recording: then another one would not go on truthfully,
-            unless it is repeatable.
-        holder_lost: Whether the holder has ended, or has shown no pulse for the length of a lease.
+        seen: Whether the reader has seen elements of this recording. Then it must not continue with the elements of
+            another recording, unless the recording is repeatable.
+        holder_lost: Whether the holder has ended, or has shown no heartbeat for the length of a lease.
     """
     repeatable = log.header is not None and log.header.repeatable
     if log.abandoned:
@@ -330,7 +339,7 @@ def next_action(log: RecordingLog, position: int, *, seen: bool, holder_lost: bo
     continuable = repeatable or not log.elements
     if not held and not continuable and not seen:
         return ReaderAction.ABANDON
-    # What is committed can be read truthfully in any case.
+    # Committed elements can always be read, whatever happens to the writer.
     if position < log.elements:
         return ReaderAction.READ
     if held:
@@ -339,13 +348,13 @@ def next_action(log: RecordingLog, position: int, *, seen: bool, holder_lost: bo
 
 
 class LeaseWatch:
-    """Tells when a holder has shown no pulse for the length of a lease, on the observer's own clock.
+    """Detects that a holder has shown no heartbeat for the length of a lease, on the observer's own clock.
 
-    An observer that was stopped itself, or late, must not take its own sleep for the holder's: of the time between two
-    looks at most a quarter of the lease counts.
+    An observer that was itself suspended or late must not count its own delay as the holder's silence. So at most a
+    quarter of the lease is counted for the time between two checks.
 
     Args:
-        lease: Seconds.
+        lease: The length of the lease, in seconds.
     """
 
     def __init__(self, lease: float) -> None:
@@ -355,12 +364,12 @@ class LeaseWatch:
         self._silent_s = 0.0
 
     def has_expired(self, epoch: int, heartbeat: object, now: float) -> bool:
-        """Look once.
+        """Check once; True if the heartbeat has not changed for the length of a lease.
 
         Args:
-            epoch: Whose pulse it is.
-            heartbeat: Anything that changes while the holder lives.
-            now: Seconds on any clock that only goes forward.
+            epoch: The epoch of the holder.
+            heartbeat: Any value that changes while the holder lives.
+            now: Seconds on a monotonic clock.
         """
         if self._last_heartbeat != (epoch, heartbeat):
             self._last_heartbeat, self._silent_s = (epoch, heartbeat), 0.0

@@ -1,14 +1,14 @@
-"""The recordings below one directory: found by the key of their pipeline, kept while they are read, evicted when old.
+"""The recordings in one directory: found by the key of their pipeline, locked while they are read, evicted when old.
 
-    root/dsnb-recordings.json     which version of dsnb wrote here
+    root/dsnb-recordings.json     the format, to recognise a newer version of dsnb
     root/<key>/about.json         the pipeline
-    root/<key>/used               when it was last read, by a counter: clocks jump
-    root/<key>/expires            after how many seconds without a reader it may go; only where somebody said so
-    root/<key>/lock               locked, shared, by all who read; so nobody removes it under them
-    root/<key>/<number>/          a recording (`cache/directory`); the newest counts
+    root/<key>/used               when it was last read, by a counter, because clocks jump
+    root/<key>/expires            after how many seconds without a reader it may be removed; only if this was set
+    root/<key>/lock               share-locked by all readers, so that no process removes it while it is read
+    root/<key>/<number>/          a recording (`cache/directory`); only the newest is used
 
-The lock is the kernel's and ends with its holder. On file systems where it means nothing to other hosts, what was used
-within a day is not evicted either.
+The lock is the kernel's and ends with its holder. On file systems where other hosts do not see the lock, a pipeline
+whose recordings were used within a day is not evicted either.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _FORMAT_FILE: Final = "dsnb-recordings.json"
 _EXPIRY_FILE: Final = "expires"
 _DAY_S: Final = 86_400.0
 _EVICTION_S: Final = 2.0
-"""How long it may take to move a recording aside."""
+"""Seconds to wait for a process that is evicting the folder, which it does by renaming it."""
 _LOCK_POLL_S: Final = 0.01
 _LOG_BYTES: Final = 16 << 10
-"""What is kept free of a limit for what is written beside frames: records, the manifest."""
+"""The part of a limit that is reserved for files other than frames: records and the manifest."""
 
 _FORMAT_WRITE = files.WriteFailpoints("format")
 _METADATA_WRITE = files.WriteFailpoints("about")
@@ -52,15 +52,15 @@ _REMOVE_STALE = Failpoint("shelf sweep")
 
 
 class DirectoryRecordings:
-    """The recordings of one pipeline.
+    """The recordings of one pipeline in a directory.
 
     Args:
-        root: The directory; it is made when something is recorded.
-        key: The digest of all that the recording depends on.
-        metadata: What that is.
-        limit: Most bytes of all recordings below the directory; None for no limit.
-        expire_s: How long what nobody reads is kept; None for ever.
-        local: Whether the file system is this host's own; None to find out.
+        root: The directory; created when something is recorded.
+        key: The digest of everything that the recording depends on.
+        metadata: The pipeline, described for explanations.
+        limit: The largest total size of all recordings in the directory, in bytes; None for no limit.
+        expire_s: After how many seconds without a reader the recordings expire; None for never.
+        local: Whether the file system is local to this host; None to find out.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class DirectoryRecordings:
             raise StoreFailed(files.translate_os_error(error, f"reading {self.root}")) from error
 
     def _lock_for_reading(self) -> None:
-        """Make the folder, keep others from removing it, and note that it is used; as far as that can be."""
+        """Create the folder, lock it against removal and note that it is used, as far as permissions allow."""
         if self._lock is not None:
             return
         try:
@@ -121,7 +121,7 @@ class DirectoryRecordings:
             files.replace_without_sync(os.path.join(self.folder, "used"), b"%d" % (newest_use + 1), _USED_RENAME)
             self._write_expiry()
         except OSError:
-            return  # a folder that cannot be written to can still be read; recording there says what is wrong
+            return  # a read-only folder can still be read; an attempt to record there reports the problem
 
     def _write_expiry(self) -> None:
         path = os.path.join(self.folder, _EXPIRY_FILE)
@@ -132,14 +132,14 @@ class DirectoryRecordings:
                 os.unlink(path)
 
     def _evict_expired(self) -> None:
-        """Remove the recordings that nobody has read for as long as their readers wanted them kept."""
+        """Remove expired recordings of all pipelines in the directory."""
         for folder in pipeline_folders(self.root):
             if is_expired(folder):
                 with contextlib.suppress(OSError):
                     evict(folder, local=self._local)
 
     def _remove_older(self) -> None:
-        """Remove recordings that another one was begun after, if nobody can be reading them any more."""
+        """Remove all recordings but the newest, unless another process may be reading them."""
         older = recording_numbers(self.folder)[:-1]
         if older:
             with try_lock_exclusively(self.folder, local=self._local) as unused:
@@ -154,10 +154,10 @@ class DirectoryRecordings:
         return first_difference(self.root, self._metadata, filter(None, map(parse_metadata, filter(None, abouts))))
 
     def _make_room(self, nbytes: int) -> None:
-        """Evict other recordings, the longest unused first, until so many bytes more are within the limit.
+        """Evict recordings of other pipelines, the least recently used first, until `nbytes` more fit the limit.
 
         Raises:
-            Unwritable: there is nothing more to evict.
+            StoreFailed: there is nothing more to evict.
         """
         if self._limit is None:
             return
@@ -177,20 +177,20 @@ class DirectoryRecordings:
             raise StoreFailed(error)
 
     def close(self) -> None:
-        """Let others remove it."""
+        """Unlock the folder, so that other processes may remove it."""
         lock, self._lock = self._lock, None
         if lock is not None:
             if self._expire_s is not None:
                 with contextlib.suppress(OSError):
-                    os.utime(os.path.join(self.folder, "used"))  # it was read until now
+                    os.utime(os.path.join(self.folder, "used"))  # expiry counts from the end of the last read
             os.close(lock)
 
 
 def check_format(root: str) -> None:
-    """Look who wrote a directory.
+    """Check which version of dsnb wrote a directory.
 
     Raises:
-        FailedPreconditionError: a newer version of dsnb.
+        FailedPreconditionError: a newer version wrote it.
     """
     data = files.read(os.path.join(root, _FORMAT_FILE))
     if data is None:
@@ -198,7 +198,7 @@ def check_format(root: str) -> None:
     try:
         version = int(json.loads(data)["format"])
     except (ValueError, TypeError, KeyError):
-        return  # a file that lost its content; the recordings have checksums of their own
+        return  # a file whose content was lost; the recordings have checksums of their own
     if version > FORMAT:
         raise FailedPreconditionError(
             f"the recordings in {root} were written by a newer version of dsnb (format {version}, here {FORMAT})",
@@ -212,11 +212,12 @@ def _format_json() -> bytes:
 
 
 def _shared_lock(folder: str) -> int:
-    """Lock a folder for reading; made again if it was evicted meanwhile.
+    """Lock a folder for reading; create it again if it was evicted meanwhile.
 
     Raises:
-        OSError: also where somebody was stopped while evicting it: it is read without a lock then, and what is removed
-            under its reader is produced.
+        OSError: the system's error; BlockingIOError if a process holds the lock for eviction for too long, for example
+            because it is suspended. The folder is then read without a lock; if it is removed, the reader produces the
+            rest.
     """
     while True:
         files.make_folder(folder, _FOLDER_MAKE)
@@ -224,7 +225,8 @@ def _shared_lock(folder: str) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             _wait_for_lock(descriptor)
-            os.utime(descriptor)
+            os.utime(descriptor)  # on file systems without locks between hosts, this shows the use to other hosts
+            # The file may have been evicted between `open` and `flock`: then the lock is on a file without a name.
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         except FileNotFoundError:
@@ -249,20 +251,20 @@ def _wait_for_lock(descriptor: int) -> None:
 
 def _open_lock(path: str) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)  # as network file systems ask for
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)  # network file systems need write access for an exclusive lock
     except FileNotFoundError:
         raise
-    except OSError:  # a folder that may only be read
+    except OSError:  # a read-only folder
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 @contextmanager
 def try_lock_exclusively(folder: str, *, local: bool = True) -> Iterator[bool]:
-    """Whether nobody reads the recordings in a folder, and nobody begins to while the block runs."""
+    """Lock a folder during the block, if no process reads its recordings; yields whether it is locked."""
     try:
         descriptor = _open_lock(os.path.join(folder, "lock"))
     except FileNotFoundError:
-        yield True  # its maker died before it was used
+        yield True  # the process that created the folder died before it used it
         return
     try:
         try:
@@ -276,15 +278,15 @@ def try_lock_exclusively(folder: str, *, local: bool = True) -> Iterator[bool]:
 
 
 def evict(folder: str, *, local: bool = True) -> int:
-    """Remove all recordings of one pipeline; the bytes that became free.
+    """Remove all recordings of one pipeline; returns the number of bytes freed.
 
-    That is 0 if somebody reads them, or has put files of his own there.
+    Returns 0 and removes nothing if a process reads them, or if the folder holds files that dsnb did not write.
     """
     with try_lock_exclusively(folder, local=local) as unused:
         if not unused or removal.foreign_files(folder):
             return 0
         nbytes = size_of(folder)
-        # By a rename first, so that nobody finds a part of it.
+        # Rename first, so that no process finds the folder half removed.
         trash = os.path.join(os.path.dirname(folder), f".trash-{secrets.token_hex(8)}")
         with contextlib.suppress(FileNotFoundError):
             with _EVICT:
@@ -295,14 +297,14 @@ def evict(folder: str, *, local: bool = True) -> int:
 
 
 def remove_trash(root: str) -> None:
-    """Remove what one who died left of an eviction."""
+    """Remove what is left of evictions whose processes died."""
     for name in files.names_in(root):
         if removal.is_trash(name):
             removal.remove_recordings(os.path.join(root, name))
 
 
 def pipeline_folders(root: str) -> list[str]:
-    """The folders of all pipelines below a directory."""
+    """The folders of all pipelines in a directory."""
     found = (os.path.join(root, name) for name in files.names_in(root) if removal.is_key(name))
     return [path for path in found if not os.path.islink(path) and recording_numbers(path)]
 
@@ -312,18 +314,18 @@ def _recording_path(folder: str, number: int) -> str:
 
 
 def recording_numbers(folder: str) -> list[int]:
-    """The numbers of a pipeline's recordings, the newest last."""
+    """The numbers of a pipeline's recordings, in ascending order."""
     return sorted(int(name) for name in files.names_in(folder) if name.isdigit())
 
 
 def last_read(folder: str) -> int:
-    """When a folder was last read, by the counter."""
+    """The counter value of the last read of a folder; 0 if it is not known."""
     data = files.read(os.path.join(folder, "used")) or b""
     return int(data) if data.isdigit() else 0
 
 
 def is_expired(folder: str) -> bool:
-    """Whether nobody has read a folder for as long as its readers wanted it kept."""
+    """Whether a folder has not been read for as long as its last reader asked to keep it."""
     data = files.read(os.path.join(folder, _EXPIRY_FILE))
     try:
         return data is not None and time.time() - os.stat(os.path.join(folder, "used")).st_mtime > float(data)

@@ -2,12 +2,12 @@
 
     dsnb:{<key>}:newest        the number of the newest recording
     dsnb:{<key>}:about         the pipeline
-    dsnb:{<key>}:<n>:log       a hash: the slots, and under "id" a random word that was made with it
-    dsnb:{<key>}:<n>:beat      a hash: the holders' pulses by epoch, and under "asked" what waiting readers want
-    dsnb:data:<random>         the bytes of one frame, or of 4 MiB of it
+    dsnb:{<key>}:<n>:log       a hash: the slots, and under "id" a random id that was made with the log
+    dsnb:{<key>}:<n>:beat      a hash: the holders' heartbeats by epoch, and under "asked" the element that readers want
+    dsnb:data:<random>         the bytes of one frame, or 4 MiB of it
 
-A slot is claimed by a script that looks at the log's word and length, so that what a server forgot (it was restarted
-without persistence, or evicts) is never mistaken for something new. Data have an expiry until they are committed.
+A slot is claimed by a script that checks the log's id and length. So a log that the server has forgotten (it was
+restarted without persistence, or evicts) is never mistaken for a new one. Uncommitted data expire.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ T = TypeVar("T")
 STRING_BYTES: Final = 4 << 20
 _UNCOMMITTED_MS: Final = 600_000
 _RETRY_S: Final = 15.0
-"""How long a server may be away, as for a restart, before it counts as gone."""
+"""How long a server may be unreachable, for example during a restart, before it counts as gone."""
 _REPLY_TIMEOUT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
@@ -62,7 +62,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 _REQUEST_FIELD: Final = "asked"
 
 _reachable: dict[str, bool] = {}
-"""The addresses, with their passwords, that have answered this process; and whether they do still."""
+"""Addresses, with passwords, of the servers that have answered this process, and whether they were reachable last."""
 
 _PUT = Failpoint("redis put")
 _RECORD = Failpoint("redis record")
@@ -90,13 +90,13 @@ return 1
 
 
 class RedisConnection:
-    """A connection to one server that outlasts a restart.
+    """A connection to one server that survives a restart of the server.
 
-    Never to be used in the main thread of a process that may be interrupted: hiredis crashes when a KeyboardInterrupt
-    comes while it packs a command, and a connection whose reply nobody has read gives it to the next command.
+    Must not be used in the main thread of a process that may be interrupted: hiredis crashes if a KeyboardInterrupt
+    arrives while it packs a command, and a connection with an unread reply returns that reply to the next command.
 
     Args:
-        url: `redis://` or `rediss://`, with a password if it asks for one.
+        url: `redis://` or `rediss://`, with a password if the server requires one.
     """
 
     def __init__(self, url: str) -> None:
@@ -104,21 +104,21 @@ class RedisConnection:
         self.address = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
         self.location = f"{parts.scheme}://{self.address}{parts.path or '/0'}"
         self._url = url
-        # `call` tries again itself, and says how long.
+        # No retries in the library: `call` retries itself, and knows for how long.
         self._client: Any = redis.Redis.from_url(
             url, socket_timeout=_REPLY_TIMEOUT_S, socket_connect_timeout=_REPLY_TIMEOUT_S, retry=Retry(NoBackoff(), 0)
         )
 
     def call(self, act: Callable[[Any], T], *, wait: bool = True) -> T:
-        """Ask the server; while it cannot be reached, again and again, as for a restart.
+        """Run a command; retry while the server cannot be reached, for example during a restart.
 
         Args:
-            act: What to ask.
-            wait: Whether to ask again. A server that was waited for in vain, or has never answered, is asked once.
+            act: Called with the client; runs the command.
+            wait: Whether to retry. A server that stayed unreachable last time, or has never answered, is tried once.
 
         Raises:
-            Unwritable: it refuses, or is not there.
-            PermissionDeniedError: it refuses the name or the password, and has never answered this process.
+            StoreFailed: the server refuses, is full or cannot be reached.
+            PermissionDeniedError: the server refuses the user name or password, and has never answered this process.
         """
         waits = wait and _reachable.get(self._url, False)
         deadline = time.monotonic() + (_RETRY_S if waits else 0.0)
@@ -139,6 +139,7 @@ class RedisConnection:
                     if waits:
                         _reachable[self._url] = False
                     raise StoreFailed(self._unreachable_error(error)) from error
+                # Only these errors are retried: they end when the server has restarted.
             except RedisError as error:
                 raise StoreFailed(UnavailableError(f"the Redis server {self.address} answered: {error}")) from error
             time.sleep(pause)
@@ -166,7 +167,7 @@ class RedisConnection:
         )
 
     def setting(self, name: str) -> str:
-        """A setting of the server; "unknown" where it may not be asked for."""
+        """A setting of the server; "unknown" if this user may not read it."""
         try:
             found: dict[Any, Any] = self._client.config_get(name)
         except RedisError:
@@ -174,20 +175,20 @@ class RedisConnection:
         return str(found.get(name, "unknown"))
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the server."""
         self._client.close()
         self._client.connection_pool.disconnect()
 
 
 class RedisStore:
-    """One recording.
+    """One recording on a server.
 
     Args:
-        connection: Where.
-        key: Of the pipeline.
-        number: Of the recording.
-        limit: Most bytes of one recording; None for no limit.
-        expire_s: How long what nobody reads is kept; None for ever.
+        connection: The connection to the server.
+        key: The key of the pipeline.
+        number: The number of the recording.
+        limit: The largest size of one recording in bytes; None for no limit.
+        expire_s: After how many seconds without a reader the recording expires; None for never.
     """
 
     shared = True
@@ -299,10 +300,10 @@ class RedisStore:
             hint="give it more memory, or maxmemory-policy noeviction",
         )
 
-    # ---- what dead writers left
+    # ---- orphans and expiry
 
     def orphans(self) -> Sequence[str]:
-        """Nothing: what is not committed expires."""
+        """Nothing: data that are not committed expire."""
         return ()
 
     def remove_orphans(self, records: Sequence[bytes], orphans: Sequence[str]) -> None:
@@ -314,14 +315,14 @@ class RedisStore:
             self._connection.call(lambda client: client.delete(self._heartbeat_key))
 
     def _extend_expiry(self, records: Sequence[bytes]) -> None:
-        """Let what is committed live as long as it should; a writer may have died before it did so."""
+        """Give committed data their final expiry; the writer may have died after the commit and before this."""
         self._set_expiry(_all_data_keys(records), self._expiry)
 
     def _expire_previous(self) -> None:
-        """Let the recording before this one go, when those who are reading it have had time to end."""
+        """Let the previous recording expire, after its readers have had time to finish."""
         log = self._log_key.replace(f":{self._number}:log", f":{self._number - 1}:log")
         found = self._connection.call(lambda client: client.hgetall(log))
-        with contextlib.suppress(DataLossError):  # it may have been given up because of that
+        with contextlib.suppress(DataLossError):  # a damaged record may be the reason why it was given up
             names = _all_data_keys([record for name, record in found.items() if name != b"id"])
             self._set_expiry([*names, log] if found else [], _UNCOMMITTED_MS)
 
@@ -336,10 +337,10 @@ class RedisStore:
             with _KEEP:
                 self._connection.call(act)
 
-    # ---- the pulse
+    # ---- the heartbeat
 
     def write_heartbeat(self, epoch: int) -> None:
-        with contextlib.suppress(StoreFailed, DsnbError):  # the next to write finds out
+        with contextlib.suppress(StoreFailed, DsnbError):  # the next write reports it
             with _HEARTBEAT:
                 self._connection.call(lambda client: client.hincrby(self._heartbeat_key, str(epoch), 1), wait=False)
             self._connection.call(lambda client: client.pexpire(self._heartbeat_key, _UNCOMMITTED_MS), wait=False)
@@ -356,11 +357,11 @@ class RedisStore:
         return _number(self._connection.call(lambda client: client.hget(self._heartbeat_key, _REQUEST_FIELD)), -1)
 
     def close(self) -> None:
-        """The shelf closes the connections."""
+        """Keep the connection open: `RedisRecordings` closes it."""
 
 
 def _number(data: bytes | None, otherwise: int) -> int:
-    """A number that a server keeps; another one if that is gone, or was never written by this class."""
+    """A number that the server stores; `otherwise` if it is missing or is not a number."""
     return int(data) if data is not None and data.isdigit() else otherwise
 
 
@@ -384,14 +385,14 @@ def _readable_data_keys(records: Sequence[bytes]) -> Iterator[str]:
 
 
 class RedisRecordings:
-    """The recordings of one pipeline.
+    """The recordings of one pipeline on a server.
 
     Args:
-        url: The server.
-        key: The digest of all that the recording depends on.
-        metadata: What that is.
-        limit: Most bytes of one recording; None for no limit.
-        expire_s: How long what nobody reads is kept; None for ever.
+        url: The address of the server.
+        key: The digest of everything that the recording depends on.
+        metadata: The pipeline, described for explanations.
+        limit: The largest size of one recording in bytes; None for no limit.
+        expire_s: After how many seconds without a reader a recording expires; None for never.
     """
 
     def __init__(
@@ -428,14 +429,14 @@ class RedisRecordings:
         return RedisStore(self._connect(), self._key, number, limit=self._limit, expire_s=self._expire_s)
 
     def explain_miss(self) -> str:
-        """Called before something new is recorded; so here a server that evicts is told, too."""
+        """Why there is no recording; as it is called before a new one begins, it also warns if the server evicts."""
         connection = self._connect()
         mine = f"dsnb:{{{self._key}}}:about"
         try:
             found = connection.call(lambda client: [client.get(key) for key in client.scan_iter("dsnb:*:about", 1000)])
             connection.call(lambda client: client.set(mine, self._metadata.to_json()))
         except StoreFailed:
-            return ""  # what follows tells
+            return ""  # the operations that follow report the failure
         policy = connection.setting("maxmemory-policy")
         if policy.startswith("allkeys") or (policy.startswith("volatile") and self._expire_s is not None):
             warn(
@@ -448,12 +449,12 @@ class RedisRecordings:
         )
 
     def keys(self) -> list[str]:
-        """The keys of all pipelines that are recorded on the server."""
+        """The keys of all pipelines with a recording on the server."""
         found = self._connect().call(lambda client: list(client.scan_iter("dsnb:{*}:newest", 1000)))
         return [name.decode().removeprefix("dsnb:{").removesuffix("}:newest") for name in found]
 
     def metadata(self) -> bytes | None:
-        """What was noted of the pipeline."""
+        """The metadata that were stored for the pipeline, as JSON; None if there are none."""
         return self._connect().call(lambda client: client.get(f"dsnb:{{{self._key}}}:about"))  # type: ignore[no-any-return]
 
     def clear(self) -> None:
@@ -462,14 +463,14 @@ class RedisRecordings:
         def act(client: Any) -> None:
             mine = list(client.scan_iter(f"dsnb:{{{self._key}}}:*", 1000))
             records = [data for log in mine if log.endswith(b":log") for data in client.hvals(log)]
-            # The newest number first: then nobody begins to read what is being removed.
+            # Remove the number of the newest recording first, so that no new reader opens what is being removed.
             for name in (f"dsnb:{{{self._key}}}:newest", *mine, *_readable_data_keys(records)):
                 client.unlink(name)
 
         self._connect().call(act)
 
     def foreign_files(self) -> list[str]:
-        """Nothing: names on the server that begin with `dsnb:` are dsnb's."""
+        """Nothing: all names on the server that begin with `dsnb:` belong to dsnb."""
         return []
 
     def close(self) -> None:

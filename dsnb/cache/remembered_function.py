@@ -1,4 +1,4 @@
-"""`remembered`: a function whose results are kept, and come back while nothing changes that they follow from."""
+"""`remembered`: a function whose results are stored, and reused as long as nothing that they depend on has changed."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ R = TypeVar("R")
 
 _OUTPUTS = "outputs.json"
 _FILES = "files.json"
-_COMPARED = 200  # how many earlier calls an explanation looks at
+_COMPARED = 200  # how many earlier calls an explanation compares with
 _MISSING = object()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CallResult:
-    """What a call made.
+    """The result of one call.
 
     Attributes:
-        value: Its result.
-        printed: What it printed and displayed.
-        files: The files that datasets opened for it.
-        seconds: How long it took.
+        value: The function's return value.
+        printed: What the function printed and displayed.
+        files: The files that datasets opened during the call.
+        seconds: How long the call took.
     """
 
     value: Any
@@ -65,7 +65,7 @@ class _CallResult:
 
 
 class _StoredResult:
-    """A result with what was printed and which files were read, as the cache writes it."""
+    """A result in the form in which the cache stores it, with the printed output and the files that were read."""
 
     def __init__(self, parts: serializers.ResultParts, result: _CallResult) -> None:
         self._parts = parts
@@ -79,13 +79,13 @@ class _StoredResult:
 
     @classmethod
     def from_cache(cls, node_name: str, directory: Path, model_storage: ModelStorage, output_fingerprint: str) -> Any:
-        """The result alone; pickles are not read this way."""
+        """The result alone, without its output. Pickles are not read this way."""
         del output_fingerprint
         return serializers.read_result(directory, model_storage, name=node_name, pickles=False)
 
 
 class Remembered(Generic[P, R]):
-    """A function whose results are kept; made by `remembered`."""
+    """A function whose results are stored; made by `remembered`."""
 
     def __init__(
         self,
@@ -111,21 +111,22 @@ class Remembered(Generic[P, R]):
         return f"<remembered {self._key_maker.name}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        # To another process it goes without its last call.
+        # Leave out the last call: its explanation may be a closure over this process's cache.
         return {**self.__dict__, "_last": None}
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
     def __dsnb_fingerprint__(self) -> Any:
-        # A function that calls this one follows from what this one follows from.
+        # The result of a function that calls this one depends on everything that this function's result depends on.
         named = [(part.path, part.digest) for part in self._key_maker.declared.components()]
         return self._function if self._key_maker.declared == DeclaredInputs() else (self._function, named)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's result: from the cache, with what it printed, or else computed.
+        """Return the function's result: from the cache, replaying what it printed, or else computed.
 
-        Identical calls at once, in threads of this process or in other processes, are computed once: the others wait.
+        Identical calls at the same time, in threads of this process or in other processes, are computed once; the
+        others wait.
         """
         cache = self._cache()
         if cache is None:
@@ -136,6 +137,7 @@ class Remembered(Generic[P, R]):
             return found  # type: ignore[no-any-return]
         with call_lock(cache.locks, key.digest, key.call) as waited:
             if waited:
+                # Look again: the call that held the lock has probably stored this result.
                 found, why = self._look_up(cache, key)
                 if found is not _MISSING:
                     return found  # type: ignore[no-any-return]
@@ -146,16 +148,15 @@ class Remembered(Generic[P, R]):
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Why a call is computed, if it is: which function changed at which line, which argument, which package.
 
-        Compared is with the nearest call that is remembered: one with the same arguments, if there is one. Nothing is
-        run.
+        The call is compared with the most similar stored call, preferably one with the same arguments. Nothing is run.
 
         Args:
-            args: The call's arguments; without any, the last call of this function in this process is explained (of a
-                function without parameters too).
-            kwargs: Likewise.
+            args: The call's arguments. Without any, the last call of this function in this process is explained, even
+                if the function has no parameters.
+            kwargs: The call's keyword arguments.
 
         Raises:
-            FailedPreconditionError: no arguments, and no call yet.
+            FailedPreconditionError: no arguments were given, and the function was not called in this process yet.
 
         Example:
             >>> train.explain(lr=0.1)
@@ -183,11 +184,12 @@ class Remembered(Generic[P, R]):
     def _explain_later(
         self, cache: LocalTrainingCache, key: Key, codes: Mapping[str, CodeType], why: str
     ) -> Explanation | Callable[[], Explanation]:
-        """Explains a call that missed, if anybody asks; by then its own note is there."""
+        """The explanation of a miss, made when it is wanted; by then the call's own note is stored."""
         if why:
             return Explanation(call=key.call, hit=False, reasons=(why,), against=key.call)
         assert cache.store is not None
         try:
+            # Read the note now: later it may be the one that this very call has stored.
             with cache.store.reading() as index:
                 same = index.note_of(_entry_key(key))
         except DsnbError as error:
@@ -210,7 +212,7 @@ class Remembered(Generic[P, R]):
 
     @checked()
     def forget(self) -> None:
-        """Drop all that is kept of this function, whatever it looked like then."""
+        """Remove all stored results of this function, of all its versions."""
         cache = self._cache()
         if cache is not None and cache.store is not None and cache.store.writable:
             with cache.store.reading() as index:
@@ -224,7 +226,7 @@ class Remembered(Generic[P, R]):
         return f"{self._function.__module__}.{self._function.__qualname__}"
 
     def _cache(self) -> LocalTrainingCache | None:
-        """Where results are kept; None where nowhere."""
+        """The cache to use; None if there is none."""
         try:
             cache = self._cache_argument or default_cache()
         except DsnbError as error:
@@ -243,7 +245,7 @@ class Remembered(Generic[P, R]):
         return key
 
     def _look_up(self, cache: LocalTrainingCache, key: Key) -> tuple[Any, str]:
-        """The result that is kept, or `_MISSING`; and why one that is kept is not used, if that can be told."""
+        """The stored result, or `_MISSING`; and why a stored result is not used, if that is known."""
         assert cache.store is not None
         try:
             with cache.store.leased(_entry_key(key)) as leased:
@@ -280,12 +282,12 @@ class Remembered(Generic[P, R]):
         opened.forget_removed()
         files = opened.states("strict")
         add_file_states((*key.files, *files))
-        # Of files that were named the contents count, which are in the key.
+        # Files declared in `files` count by content, which is part of the key already.
         mine = tuple(note for note in files if note[1] not in self._key_maker.declared.absolute_paths)
         made = _CallResult(value=value, printed=printed, files=mine, seconds=seconds)
         try:
             self._store_result(cache, key, args, kwargs, made)
-        except Exception as error:  # noqa: BLE001 - whatever keeps it from being kept, the result is there
+        except Exception as error:  # noqa: BLE001 - whatever fails to be stored, the caller gets the result
             self._warn(f"the result of {key.call} is not kept: {error}")
         return value
 
@@ -321,7 +323,7 @@ class Remembered(Generic[P, R]):
             )
 
     def _storage(self, cache: LocalTrainingCache) -> ModelStorage:
-        # What comes back is wanted: beside the cache, where nothing is removed to make room.
+        # Next to the cache and not in it: a restored resource is wanted, and must not be evicted to free space.
         return self._model_storage or ModelStorage(cache.directory.with_name(cache.directory.name + "-resources"))
 
     @staticmethod
@@ -330,7 +332,7 @@ class Remembered(Generic[P, R]):
 
 
 def _read_opened_files(directory: Path) -> list[FileState]:
-    """The files that were opened for a result that is kept."""
+    """The states of the files that were opened for a stored result."""
     path = directory / _FILES
     return [(how, name, state) for how, name, state in json.loads(path.read_text())] if path.exists() else []
 
@@ -368,14 +370,14 @@ def _check_function(function: Any) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------------ the usual cache
+# ---------------------------------------------------------------------------------------------------- the default cache
 
 _default: dict[tuple[str | None, ...], LocalTrainingCache] = {}
 _default_lock = threading.Lock()
 
 
 def default_cache() -> LocalTrainingCache:
-    """The cache that the environment describes now; one object for each description."""
+    """The cache that the environment variables describe now; one object for each combination of their values."""
     names = ("DSNB_CACHE_DIRECTORY", "DSNB_CACHE_NAME", "DSNB_MAX_CACHE_SIZE", "XDG_CACHE_HOME")
     described = (*map(os.environ.get, names), os.getcwd())
     with _default_lock:
@@ -385,7 +387,7 @@ def default_cache() -> LocalTrainingCache:
 
 
 def close_default_caches() -> None:
-    """Close what `default_cache` opened; each opens again when it is used."""
+    """Close the caches that `default_cache` opened; each opens again when it is used."""
     with _default_lock:
         for cache in _default.values():
             cache.close()
@@ -438,37 +440,39 @@ def remembered(
     pickles: bool = False,
     replay_output: bool = True,
 ) -> Any:
-    """Keep a function's results, across kernels too, for as long as nothing changes that they follow from.
+    """Store a function's results and reuse them, in later kernels too, until something that they depend on changes.
 
-    What counts is the function and everything of the user's that it reaches (other functions, classes, globals, helper
-    modules), the arguments (arrays by content, datasets by their pipeline and the files that they read), and the
-    versions of the packages that it uses. If all of that is as it was in an earlier call, the function is not run: its
-    result comes back, and what it printed and displayed is shown again below a line that says so. Identical calls at
-    once, in threads or in processes, are computed once. `explain()` tells why a call was computed.
+    A result depends on the function and all user code that it reaches (other functions, classes, globals, helper
+    modules), on the arguments (arrays by content, datasets by their pipeline and the files that they read), and on the
+    versions of the packages that it uses. If all of these are the same as in an earlier call, the function is not run:
+    its result is returned, and what it printed and displayed is shown again below a line that says so. Identical calls
+    at the same time, in threads or in processes, are computed once. `explain()` says why a call was computed.
 
-    What cannot be seen must be named: files that the function opens by other means than datasets, and variables of the
-    environment. A function that draws random numbers should take a seed.
+    Other dependencies must be declared: files that the function opens without a dataset, and environment variables.
+    A function that draws random numbers should take a seed.
 
     Args:
-        function: What is decorated, where no other arguments are given.
-        cache: Where results are kept; by default where `DSNB_CACHE_DIRECTORY` says.
-        packages: Names of packages whose versions count though the function does not name them.
+        function: The function, if the decorator is used without arguments.
+        cache: Where results are stored; by default in the cache that `DSNB_CACHE_DIRECTORY` names.
+        packages: Names of packages whose versions count although the function does not name them.
         files: Files and folders whose contents count.
-        env: Variables of the environment whose values count.
-        ignore: Names of arguments that do not count, as `verbose`.
-        version: Change it, and everything is computed anew.
-        model_storage: Where results that keep folders of their own, as a `Resource`, have them.
-        pickles: Allow pickles for what has no form of its own. Pickles are code: only for a cache that nobody else
-            writes to.
-        replay_output: Whether a result from the cache comes with what was printed and displayed when it was computed.
+        env: Environment variables whose values count.
+        ignore: Names of arguments that do not count, such as `verbose`.
+        version: Any plain value; changing it makes everything be computed again.
+        model_storage: Where results that keep folders of their own, such as a `Resource`, put them.
+        pickles: Allow pickles for values that cannot be stored otherwise. Reading a pickle can run any code: use this
+            only for a cache that no other user can write to.
+        replay_output: Whether a result from the cache also shows what was printed and displayed when it was computed.
 
     Returns:
-        The function, with `explain` and `forget`. Results are arrays, numbers, text, and lists, tuples, dicts, sets,
-        named tuples and dataclasses of them, or anything with `to_cache` and `from_cache`; of others the call is
-        remembered, not the result, and a warning names the part that could not be kept.
+        The function, with the methods `explain` and `forget`. It can store arrays, numbers, text, and lists, tuples,
+        dicts, sets, named tuples and dataclasses of them, and any object with `to_cache` and `from_cache`. Of a call
+        with another result only the call is recorded, not the result, and a warning names the part that cannot be
+        stored.
 
     Raises:
-        InvalidArgumentError: at the call, for what has no value to compare: an open file, a generator, a connection.
+        InvalidArgumentError: when the function is called with an argument that has no comparable value, such as an open
+            file, a generator or a connection.
 
     Example:
         >>> @dsnb.cache.remembered

@@ -1,14 +1,14 @@
-"""Recordings in whatever fsspec knows: read by many, and best written by one run at a time.
+"""Recordings in any store that fsspec supports: read by many runs, and preferably written by one at a time.
 
     <root>/<key>/<number>/log/00000000     the slots
     <root>/<key>/<number>/data/<random>    the frames of one chunk
-    <root>/<key>/<number>/beat/<epoch>     the holder's pulse
+    <root>/<key>/<number>/beat/<epoch>     the holder's heartbeat
     <root>/<key>/<number>/beat/asked       the element that a reader of another process waits for
     <root>/<key>/<number>/manifest         all records in one file, once the recording has ended
     <root>/<key>/about.json                the pipeline
 
-A slot is created with the store's own "only if there is none". Where a store does not keep that promise, two writers at
-once may each believe that a slot is theirs; the elements are the same, and readers take what they find in the log.
+A slot is created with the store's own "create if absent". In a store that does not implement it reliably, two writers
+may both believe that a slot is theirs. The elements are the same, and readers use the record that the log holds.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ T = TypeVar("T")
 _RECORD_SEPARATOR: Final = b"\n"
 _REQUEST_FILE: Final = "asked"
 _PARTIAL_RECORD_S: Final = 1.0
-"""How long a record may be visible in part; then it is damaged."""
+"""How long a record may stay incomplete; after that it counts as damaged."""
 _FILE: Final = re.compile(r"about\.json|\d{6,}/(manifest|log/\d{8,}|data/[0-9a-f]{24}|beat/(\d+|asked))")
-"""The files of a pipeline's recordings, by their names in its folder."""
+"""The names of a pipeline's files, relative to its folder."""
 
 
 class RemoteFolder:
@@ -58,22 +58,22 @@ class RemoteFolder:
         self.path = path.rstrip("/")
 
     def subfolder(self, name: str) -> RemoteFolder:
-        """A folder in this one."""
+        """A subfolder of this folder."""
         return RemoteFolder(self._system, f"{self.path}/{name}")
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
-        """A file's content or a part of it; None if it is not there."""
+        """A file's content, or the part from `start` up to `end`; None if the file does not exist."""
         try:
             return self._call(lambda: bytes(self._system.cat_file(f"{self.path}/{name}", start=start, end=end)))
         except FileNotFoundError:
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whether there is one or not."""
+        """Write a file; an existing one is replaced."""
         self._create_parent_and_retry(lambda: self._call(lambda: self._system.pipe_file(f"{self.path}/{name}", data)))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file if there is none of that name."""
+        """Write a file unless it exists; returns whether it was written."""
         try:
             self._create_parent_and_retry(
                 lambda: self._call(lambda: self._system.pipe_file(f"{self.path}/{name}", data, mode="create"))
@@ -90,7 +90,7 @@ class RemoteFolder:
             act()
 
     def names(self) -> list[str]:
-        """The names in this folder, as the store has them now."""
+        """The names in this folder, read from the store and not from a cache; empty if there is no such folder."""
         try:
             found = self._call(lambda: self._system.ls(self.path, detail=False, refresh=True))
         except FileNotFoundError:
@@ -98,14 +98,14 @@ class RemoteFolder:
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
+        """Remove a file, if it exists."""
         try:
             self._call(lambda: self._system.rm_file(f"{self.path}/{name}"))
         except FileNotFoundError:
             return
 
     def files(self) -> list[str]:
-        """The names of all files below this folder, relative to it."""
+        """The names of all files in this folder and below, relative to it."""
         try:
             found = self._call(lambda: self._system.find(self.path))
         except FileNotFoundError:
@@ -113,8 +113,8 @@ class RemoteFolder:
         return sorted(name.partition(f"{self.path.strip('/')}/")[2] for name in found)
 
     def remove_if_empty(self) -> None:
-        """Remove this folder, in a store that has folders and if nothing is in it."""
-        with contextlib.suppress(Exception):  # a store may refuse it with any error
+        """Remove this folder, if the store has folders and this one is empty."""
+        with contextlib.suppress(Exception):  # a store may raise any error to refuse
             self._system.rmdir(self.path)
 
     def _call(self, act: Callable[[], T]) -> T:
@@ -124,18 +124,18 @@ class RemoteFolder:
             raise
         except OSError as error:
             raise StoreFailed(files.translate_os_error(error, f"recording to {self.path}")) from error
-        except Exception as error:  # stores raise whatever their libraries do
+        except Exception as error:  # stores raise any error of their libraries
             raise StoreFailed(
                 UnavailableError(f"recording to {self.path} failed: {type(error).__name__}: {error}")
             ) from error
 
 
 class RemoteStore:
-    """One recording.
+    """One recording in a remote store.
 
     Args:
-        folder: Where.
-        limit: Most bytes of one recording; None for no limit.
+        folder: The recording's folder.
+        limit: The largest size of one recording in bytes; None for no limit.
     """
 
     shared = True
@@ -165,7 +165,7 @@ class RemoteStore:
         return found
 
     def _read_record(self, name: str) -> bytes | None:
-        """A record of the log. A store that writes in place, as a folder does, may show the beginning of it first."""
+        """A record of the log. A store that writes in place, such as a local folder, may show a part of it first."""
         found = self._log_folder.read(name)
         until = time.monotonic() + _PARTIAL_RECORD_S
         while found is not None and not is_complete(found) and time.monotonic() < until:
@@ -216,11 +216,11 @@ class RemoteStore:
         return array
 
     def orphans(self) -> Sequence[str]:
-        """What others may still be writing cannot be told from what dead ones left; the end will tell."""
+        """Nothing: data of dead writers cannot be told from data of living ones; `finalize` removes the rest."""
         return ()
 
     def remove_orphans(self, records: Sequence[bytes], orphans: Sequence[str]) -> None:
-        """Nothing: see `orphans`."""
+        """Nothing, because `orphans` never returns any."""
 
     def finalize(self, records: Sequence[bytes]) -> None:
         if self._manifest:
@@ -240,7 +240,7 @@ class RemoteStore:
         try:
             self._heartbeat_folder.write(str(epoch), b"%d" % self._heartbeats)
         except StoreFailed:
-            return  # whoever writes next finds out
+            return  # the next write reports it
 
     def read_heartbeat(self, epoch: int) -> object:
         return self._heartbeat_folder.read(str(epoch))
@@ -257,17 +257,17 @@ class RemoteStore:
         return int(data) if data.isdigit() else -1
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Nothing: no connection is kept open."""
 
 
 class RemoteRecordings:
-    """The recordings of one pipeline.
+    """The recordings of one pipeline in a remote store.
 
     Args:
-        url: The root, as fsspec takes it.
-        key: The digest of all that the recording depends on.
-        metadata: What that is.
-        limit: Most bytes of one recording; None for no limit.
+        url: The root, as fsspec accepts it.
+        key: The digest of everything that the recording depends on.
+        metadata: The pipeline, described for explanations.
+        limit: The largest size of one recording in bytes; None for no limit.
     """
 
     def __init__(self, url: str, key: str, metadata: RecordingMetadata, *, limit: int | None = None) -> None:
@@ -279,7 +279,7 @@ class RemoteRecordings:
     def _root(self) -> RemoteFolder:
         try:
             return RemoteFolder(*fsspec.core.url_to_fs(self.key[0], use_listings_cache=False))
-        except Exception as error:  # stores raise whatever their libraries do
+        except Exception as error:  # stores raise any error of their libraries
             raise StoreFailed(
                 UnavailableError(
                     f"the place {without_password(self.key[0])} cannot be reached: {error}",
@@ -307,16 +307,16 @@ class RemoteRecordings:
         return first_difference(self.key[0], self._metadata, filter(None, map(parse_metadata, filter(None, found))))
 
     def keys(self) -> list[str]:
-        """The keys of all pipelines that are recorded in the same place."""
+        """The keys of all pipelines with a recording under the same root."""
         names = filter(is_key, self._root.names())
         return [name for name in names if any(map(str.isdigit, self._root.subfolder(name).names()))]
 
     def metadata(self) -> bytes | None:
-        """What was noted of the pipeline."""
+        """The metadata that were stored for the pipeline, as JSON; None if there are none."""
         return self._folder.read("about.json")
 
     def clear(self) -> None:
-        """Remove the recordings of this pipeline, and nothing that dsnb did not write."""
+        """Remove the recordings of this pipeline, but no file that dsnb did not write."""
         ours = [name for name in self._folder.files() if _FILE.fullmatch(name)]
         for name in ours:
             self._folder.remove(name)
@@ -327,8 +327,8 @@ class RemoteRecordings:
         self._folder.remove_if_empty()
 
     def foreign_files(self) -> list[str]:
-        """The files among the recordings of this pipeline that dsnb did not write."""
+        """The files in the folder of this pipeline that dsnb did not write."""
         return [name for name in self._folder.files() if not _FILE.fullmatch(name)]
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Nothing: no connection is kept open."""

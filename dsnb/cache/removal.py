@@ -1,8 +1,8 @@
-"""Removes recordings from a directory, and nothing else: what dsnb did not write stays, wherever it lies.
+"""Removes recordings from a directory, and nothing else: files that dsnb did not write are never removed.
 
-A file is dsnb's if it has the name and the place of one, below the folder of a pipeline's key. Files are removed one by
-one, through descriptors of their folders, so that no link is followed, whoever changes the tree meanwhile; folders go
-when nothing is left in them.
+A file is dsnb's if it has the name and the location of one, in the folder of a pipeline's key. Files are removed one by
+one, relative to descriptors of their folders, so that no link is followed even if another process changes the tree
+meanwhile. Folders are removed when they are empty.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ _FILE: Final = re.compile(
 
 
 def is_key(name: str) -> bool:
-    """Whether a folder may be called so that holds the recordings of a pipeline."""
+    """Whether a name is that of a folder for a pipeline's recordings."""
     return _KEY.fullmatch(name) is not None
 
 
 def is_trash(name: str) -> bool:
-    """Whether a folder may be called so that is being removed."""
+    """Whether a name is that of a folder that is being removed."""
     return _TRASH.fullmatch(name) is not None
 
 
 def foreign_files(folder: str) -> list[str]:
-    """What lies in the folder of a pipeline and was not written by dsnb, as relative paths."""
+    """The files in a pipeline's folder that dsnb did not write, as relative paths."""
     return sorted(path for path, ours, _, _ in _entries(folder) if not ours)
 
 
 def size_of(folder: str) -> int:
-    """The bytes of the files that dsnb wrote into the folder of a pipeline."""
+    """The total size of the files that dsnb wrote into a pipeline's folder, in bytes."""
     return sum(nbytes for _, ours, _, nbytes in _entries(folder) if ours)
 
 
 def remove_recordings(folder: str, below: str = "") -> bool:
-    """Remove what dsnb wrote into the folder of a pipeline.
+    """Remove the files that dsnb wrote into a pipeline's folder, and the folders that are empty then.
 
     Args:
-        folder: The folder.
-        below: Only what is in this folder of it.
+        folder: The pipeline's folder.
+        below: Remove only from this subfolder.
 
     Returns:
-        Whether all of it is gone.
+        Whether the folder, or the subfolder, is gone.
     """
     start = os.path.join(folder, below) if below else folder
     for path, ours, descriptor, _ in _entries(folder, below):
@@ -63,14 +63,14 @@ def remove_recordings(folder: str, below: str = "") -> bool:
                 os.unlink(os.path.basename(path), dir_fd=descriptor)
     for path in reversed([path for path, _, _, _ in _walk(start)]):
         if path == start or _FOLDER.fullmatch(os.path.relpath(path, folder)):
-            with contextlib.suppress(OSError):  # there is something in it that stays
+            with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(path)
     return not os.path.lexists(start)
 
 
 def _entries(folder: str, below: str = "") -> Iterator[tuple[str, bool, int, int]]:
-    """All but folders of dsnb's: the relative path, whether it is dsnb's, its folder's descriptor and its length."""
-    start = os.path.join(folder, below) if below else folder  # a slash at its end would follow a link
+    """All files, and folders that are not dsnb's: relative path, whether dsnb's, descriptor of its folder, size."""
+    start = os.path.join(folder, below) if below else folder  # a trailing slash would make a link be followed
     for path, folders, names, descriptor in _walk(start):
         relative_folder = os.path.relpath(path, folder)
         for name in [*folders, *names]:
@@ -85,6 +85,6 @@ def _entries(folder: str, below: str = "") -> Iterator[tuple[str, bool, int, int
 
 
 def _walk(folder: str) -> Iterator[tuple[str, list[str], list[str], int]]:
-    """`os.fwalk`; nothing for a folder that is not there."""
+    """`os.fwalk`; yields nothing if the folder does not exist."""
     with contextlib.suppress(FileNotFoundError):
         yield from os.fwalk(folder, follow_symlinks=False)

@@ -1,13 +1,13 @@
-"""The files that hold a recording's frames: written by one writer each, read frame by frame.
+"""The segment files that hold a recording's frames: each is written by one writer and read frame by frame.
 
-Where file systems are the host's own, one file takes many chunks, so that there are few; elsewhere each chunk is one
-file that is closed before it is committed, because another host may not see a file grow.
+On local file systems one segment takes many chunks, to keep the number of files low. On others each chunk is a file of
+its own, closed before it is committed, because another host may not see a file grow.
 
-Frames are read into memory of the reader's own and not mapped. A mapped file that somebody cuts short (`cp`, `rsync
---inplace`), or whose disk or server fails, kills the process that looks at it with SIGBUS; when it is read, that is an
-error like others. It costs a copy, within the processor's caches where frames are small, since memory that one frame
-leaves is used for the next. And what a reader does to elements by
-force, as torch does, changes its own copy. Each frame is compared with its digest whenever it is read.
+Frames are read into the reader's own memory, not mapped. If a mapped file is truncated (`cp`, `rsync --inplace`), or
+its disk or server fails, the process that accesses the mapping is killed with SIGBUS; with a read, this is an ordinary
+error. The price is a copy, which for small frames stays within the processor's caches, because a frame's memory is
+reused for a later frame. A reader that forcibly modifies elements, as torch does, changes only its own copy. Every read
+compares the frame with its digest.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _ALIGN: Final = 4096
 _SUFFIX: Final = ".seg"
 _RETRY_INTERVAL_S: Final = 0.25
 ATTRIBUTE_CACHE_S: Final = 60.0
-"""How long network file systems may take to show what another host has written: their attribute caches' time."""
+"""How long a network file system may take to show what another host has written: the lifetime of attribute caches."""
 
 _PROCESS_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM})
-"""Errors that say nothing about the file."""
+"""Errors of this process or its limits, which do not mean that the file is damaged."""
 
 _MAKE = Failpoint("segment make")
 _WRITE = Failpoint("segment write")
@@ -54,9 +54,9 @@ class SegmentWriter:
     """Writes frames to segments of its own.
 
     Args:
-        folder: Where they lie; it is there already.
+        folder: The folder for the segments, which exists.
         append_chunks: Whether one segment may take several chunks.
-        make_room: Called with the bytes that are about to be written.
+        make_room: Called with the number of bytes that are about to be written.
     """
 
     def __init__(self, folder: str, append_chunks: bool, make_room: Callable[[int], None] = lambda _: None) -> None:
@@ -68,15 +68,15 @@ class SegmentWriter:
         self._end = 0
 
     def write(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
-        """Write frames; they are on the disk when this returns.
+        """Write frames; they are on disk when this returns.
 
         Raises:
-            OSError: as the system has it; then a new segment is begun with the next call.
+            OSError: the system's error; the next call begins a new segment.
         """
         try:
             refs = self._write(frames)
         except BaseException:
-            self.close()  # what the kernel could not write it may have forgotten: nothing more goes into this file
+            self.close()  # after an error the kernel may have dropped data: nothing more may go into this file
             raise
         if not self._append_chunks or self._end >= SEGMENT_BYTES:
             self.close()
@@ -107,14 +107,14 @@ class SegmentWriter:
         return self._descriptor
 
     def close(self) -> None:
-        """Close the segment; the next write begins another."""
+        """Close the segment; the next write begins a new one."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 class _OpenFile:
-    """A file open for reading until nobody uses it."""
+    """A file that stays open for reading as long as a reference to it exists."""
 
     def __init__(self, path: str) -> None:
         self.descriptor = -1
@@ -126,16 +126,16 @@ class _OpenFile:
 
 
 class _BufferPool:
-    """Memory for frames, the same again for the next one as soon as nobody looks at an element of the last but one.
+    """Memory for frames: a buffer is reused for a later frame as soon as no element refers to it.
 
-    What the system hands out anew has to be mapped and cleared page by page, which takes longer than filling it.
+    New memory from the system has to be mapped and cleared page by page, which takes longer than filling it.
     """
 
     def __init__(self) -> None:
         self._buffers: list[np.ndarray[Any, Any]] = []
 
     def get(self, nbytes: int) -> np.ndarray[Any, Any]:
-        """An array of so many bytes."""
+        """An array of `nbytes` bytes."""
         memory = self._reusable_buffer(nbytes)
         if memory is None:
             memory = np.empty(nbytes, np.uint8)
@@ -147,14 +147,14 @@ class _BufferPool:
             memory = self._buffers.pop(0) if len(self._buffers) > 1 else None
         except IndexError:  # another thread was here first
             return None
-        # Each array that looks at it holds a reference to it.
+        # An element that is a view of the buffer holds a reference to it, so the count shows whether it is still used.
         if memory is None or sys.getrefcount(memory) > _UNSHARED_REFCOUNT or not nbytes <= len(memory) <= 2 * nbytes:
             return None
         return memory
 
 
 def _refcount_of_one_name() -> int:
-    """What `sys.getrefcount` gives for an object that one local name stands for; Python's versions differ."""
+    """`sys.getrefcount` of an object with one local name; it differs between Python versions."""
     memory = np.empty(0, np.uint8)
     return sys.getrefcount(memory)
 
@@ -163,12 +163,12 @@ _UNSHARED_REFCOUNT: Final = _refcount_of_one_name()
 
 
 class SegmentReader:
-    """Reads frames of segments; each is compared with its digest.
+    """Reads frames from segments and compares each with its digest.
 
     Args:
-        folder: Where the segments lie.
-        retry_s: For how many seconds a file is opened again when it seems damaged: on a network file system it may
-            only be that this host does not see yet what another one has written.
+        folder: The folder of the segments.
+        retry_s: For how many seconds to reopen a file that seems damaged: on a network file system this host may not
+            see yet what another host has written.
     """
 
     def __init__(self, folder: str, retry_s: float = 0.0) -> None:
@@ -176,22 +176,22 @@ class SegmentReader:
         self._retry_s = retry_s
         self._buffer_pool = _BufferPool()
         self._last_file: tuple[str, _OpenFile] | None = None
-        """The file read last; most often the next frame is in it, too. A reader in between keeps its own alive."""
+        """The file that was read last; the next frame is usually in it too. A concurrent read keeps its own alive."""
 
     def read_frame(self, ref: FrameRef) -> Frame:
-        """A frame.
+        """Read a frame.
 
         Raises:
-            DataLossError: naming the file: it is gone, too short, or holds something else.
-            Unwritable: this process may not read it, or has too many files open.
+            DataLossError: the file is missing, too short, or has other content; the error names it.
+            StoreFailed: this process may not read the file, or has too many files open.
         """
         return decode_frame(self._read(ref))
 
     def verify(self, ref: FrameRef) -> None:
-        """Compare a frame with its digest.
+        """Read a frame and compare it with its digest.
 
         Raises:
-            DataLossError: as `frame` does.
+            DataLossError: as `read_frame` does.
         """
         self._read(ref)
 
@@ -237,12 +237,12 @@ class SegmentReader:
         )
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file that was read last."""
         self._last_file = None
 
 
 def _read_into(file: _OpenFile, data: np.ndarray[Any, Any], offset: int) -> int:
-    """Fill an array from a place in a file; the number of bytes that there were."""
+    """Fill an array from an offset in a file; returns the number of bytes that were read before the end of the file."""
     view, got = data.data, 0
     while got < len(view):
         count = os.preadv(file.descriptor, [view[got:]], offset + got)
@@ -258,10 +258,10 @@ def segment_names(folder: str) -> list[str]:
 
 
 def orphan_segments(folder: str) -> list[str]:
-    """Those of processes that are gone, and write no more."""
+    """The names of segments whose writers have ended."""
     return [name for name in segment_names(folder) if is_gone(name.removesuffix(_SUFFIX).rpartition("-")[0])]
 
 
 def remove_segments(folder: str, names: Iterable[str]) -> int:
-    """Remove segments; the number of those that were there."""
+    """Remove segments; returns the number of those that existed."""
     return sum(files.remove(os.path.join(folder, name), _REMOVE) for name in sorted(names))

@@ -1,7 +1,7 @@
-"""Results in their own form: arrays as `.npy`, what is around them as JSON, and what can write itself, by itself.
+"""Serialises results: arrays as `.npy`, the structure around them as JSON, and objects with `to_cache` by themselves.
 
-A result is taken apart first, so that one that cannot be kept is known before anything is written, with the way to the
-part that is to blame. Pickles are made only where the user allows them, and are not read where not.
+A result is split into parts first, so that a part that cannot be stored is found, with its path, before anything is
+written. Pickles are written and read only if the user allows them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dsnb.elements.data_classes import field_names, instance_factory
 from dsnb.elements.fingerprint_parts import type_name
 from dsnb.errors import DataLossError, DsnbError
 
-_ARRAYS: Final = "arrays.npy"  # one behind the other, as numpy.load takes them from an open file
+_ARRAYS: Final = "arrays.npy"  # one after another, as numpy.load reads them from an open file
 _PICKLES: Final = "pickles"
 _TREE: Final = "result.json"
 _DEEPEST: Final = 200
@@ -35,18 +35,18 @@ Tree = list[Any]
 
 
 class NotSerializableError(DsnbError):
-    """A result has a part without a form of its own."""
+    """A part of a result cannot be serialised."""
 
 
 @dataclass(kw_only=True)
 class ResultParts:
-    """A result taken apart.
+    """The parts of a result.
 
     Attributes:
-        tree: What is around the arrays, as JSON has it: ["kind", ...] for each value.
-        arrays: In the order of their numbers.
-        cacheables: What writes itself into a folder.
-        pickles: Pickled, in the order of their numbers.
+        tree: The structure around the arrays, in JSON types: ["kind", ...] for each value.
+        arrays: The arrays, in the order of their numbers in the tree.
+        cacheables: The objects that write themselves into a folder, in the order of their numbers.
+        pickles: The pickled values, in the order of their numbers.
     """
 
     tree: Tree = field(default_factory=list)
@@ -55,14 +55,14 @@ class ResultParts:
     pickles: list[bytes] = field(default_factory=list)
 
 
-# --------------------------------------------------------------------------------------------------------- taking apart
+# ------------------------------------------------------------------------------------------------------------ splitting
 
 
 def split_into_parts(value: Any, *, pickles: bool) -> ResultParts:
-    """Take a result apart.
+    """Split a result into parts.
 
     Raises:
-        CannotKeepError: it has a part without a form of its own, and pickles are not allowed or failed.
+        NotSerializableError: a part cannot be serialised, and pickles are not allowed or failed.
     """
     return _PartsBuilder(pickles=pickles).build(value)
 
@@ -81,7 +81,7 @@ class _PartsBuilder:
         if kind in _PLAIN:
             return ["plain", value]
         if kind is int:
-            return ["int", hex(value)]  # JSON readers differ on long ones
+            return ["int", hex(value)]  # JSON readers differ on long integers
         if kind is bytes:
             return ["bytes", base64.b64encode(value).decode()]
         if kind is complex:
@@ -93,7 +93,7 @@ class _PartsBuilder:
         return self._leaf(value, path)
 
     def _around(self, value: Any, path: str, depth: int) -> Tree | None:
-        """What has parts: containers, named tuples and dataclasses."""
+        """The node of a value that has parts: a container, named tuple or dataclass; None for other values."""
         kind = type(value)
         if kind.__name__ in _SEQUENCES and kind is _SEQUENCES[kind.__name__]:
             return [kind.__name__, [self._node(item, f"{path}[{n}]", depth) for n, item in enumerate(value)]]
@@ -138,20 +138,20 @@ class _PartsBuilder:
 
 
 def _resource_identity(value: Any) -> tuple[str, str]:
-    """The name and the fingerprint by which an output that writes itself, as a `Resource`, knows itself."""
+    """The name and the fingerprint of an object that writes itself, such as a `Resource`; "" for each it lacks."""
     name, output = getattr(value, "name", ""), getattr(value, "output_fingerprint", "")
     return name if isinstance(name, str) else "", output if isinstance(output, str) else ""
 
 
 def _has_only_fields(value: Any, names: tuple[str, ...]) -> bool:
-    """Whether nothing but its fields makes this value: no attributes put on later, none missing."""
+    """Whether the fields alone determine this value: it has no added attributes, and none is missing."""
     if not isinstance(value, tuple) and set(getattr(value, "__dict__", names)) != set(names):
         return False
     return all(hasattr(value, name) for name in names)
 
 
 def _survives_npy(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of this type come back from `.npy` as they are."""
+    """Whether arrays of this dtype come back unchanged from `.npy`."""
     if dtype.hasobject or dtype.metadata:
         return False
     try:
@@ -164,7 +164,7 @@ def _survives_npy(dtype: np.dtype[Any]) -> bool:
 
 
 def write_parts(parts: ResultParts, directory: Path, model_storage: ModelStorage) -> None:
-    """Write what was taken apart into a folder."""
+    """Write the parts of a result into a folder."""
     (directory / _TREE).write_text(json.dumps(parts.tree))
     if parts.arrays:
         with (directory / _ARRAYS).open("wb") as file:
@@ -181,16 +181,16 @@ def write_parts(parts: ResultParts, directory: Path, model_storage: ModelStorage
 
 
 def read_result(directory: Path, model_storage: ModelStorage, *, name: str, pickles: bool) -> Any:
-    """Make a result again from what `write` wrote; its arrays are its own, and can be written to.
+    """Restore a result that `write_parts` wrote. Its arrays are not shared, and are writable.
 
     Args:
-        directory: What was written.
-        model_storage: For parts that write themselves.
-        name: What to call the step to them.
+        directory: The folder that holds the result.
+        model_storage: The storage for parts that write themselves.
+        name: The name of the step, for parts that have no name of their own.
         pickles: Whether to read pickles.
 
     Raises:
-        DataLossError: a class of the result is not there, or it holds a pickle that may not be read.
+        DataLossError: a class of the result is not defined here, or the result holds a pickle that may not be read.
     """
     arrays = list(_arrays(directory / _ARRAYS))
 

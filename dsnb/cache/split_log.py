@@ -1,8 +1,8 @@
-"""A recording made split by split, by all workers of a job at once: what its log adds up to. Decides, does nothing.
+"""The core of a recording that all workers of a job make together, split by split: its log. No threads, I/O or clock.
 
-There is no lease: a dispatcher hands each split out once, so no two write the same, and if they do (a job that began
-again), both wrote the same elements and the first one counts. A `Piece` holds whole splits; the recording has ended
-when all splits are in some piece.
+There is no lease: a dispatcher assigns each split once, so that no two workers write the same split. If they do (the
+job was restarted), both wrote the same elements, and the first record counts. A `SplitChunk` holds complete splits; the
+recording has ended when every split is in some chunk.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from dsnb.errors import DataLossError
 
 
 class SplitLog:
-    """What the records up to now add up to.
+    """The state that all records up to now add up to.
 
     Attributes:
-        next_slot: The number of the slot behind the last record.
+        next_slot: The number of the slot after the last record.
         header: The first record; None before it.
-        recorded_splits: How many splits are recorded.
-        ended: Whether these are all.
-        abandoned: Why nobody is to read this any more; empty while it is good.
-        files: The files that were opened for the splits that are recorded.
+        recorded_splits: The number of recorded splits.
+        ended: Whether the recording is complete.
+        abandoned: Why the recording was abandoned; empty if it was not.
+        files: The files that were opened for the recorded splits.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class SplitLog:
         """Add the next record.
 
         Raises:
-            DataLossError: it can never stand there.
+            DataLossError: the record can never follow the previous ones.
         """
         if isinstance(record, RecordingHeader) != (self.header is None) or self.abandoned:
             raise DataLossError(f"a {kind_of(record)} record stands where none can, in slot {self.next_slot}")
@@ -73,7 +73,7 @@ class SplitLog:
         if length < 1 or elements != sum(ref.count for ref in chunk.frames):
             raise DataLossError(f"a piece that does not add up stands in slot {self.next_slot}")
         if self._overlaps(chunk.first, chunk.first + length):
-            return  # another one was first, with the same elements
+            return  # another worker was first, with the same elements
         index = bisect_right(self._first_splits, chunk.first)
         self._first_splits.insert(index, chunk.first)
         self._chunks.insert(index, chunk)
@@ -86,10 +86,10 @@ class SplitLog:
         return before or (index < len(self._first_splits) and self._first_splits[index] < end)
 
     def partition(self, first: int, end: int) -> Iterator[tuple[int, int, SplitChunk | None]]:
-        """A run of splits as what is recorded and what is not.
+        """Divide a range of splits into recorded and unrecorded ones.
 
         Yields:
-            Runs of splits, as first and end, each with the piece that holds all of it, or None.
+            Ranges of splits as (first, end), each with the chunk that holds the whole range, or None.
         """
         while first < end:
             index = bisect_right(self._first_splits, first)
@@ -103,18 +103,18 @@ class SplitLog:
             first = stop
 
     def contains(self, chunk: SplitChunk) -> bool:
-        """Whether this is one of the pieces that count."""
+        """Whether this chunk is one of those that count."""
         index = bisect_right(self._first_splits, chunk.first)
         return index > 0 and self._chunks[index - 1] is chunk
 
     @property
     def frame_refs(self) -> list[FrameRef]:
-        """Where all frames lie."""
+        """The locations of all frames, in the order of the splits."""
         return [ref for chunk in self._chunks for ref in chunk.frames]
 
     @property
     def elements(self) -> int:
-        """How many elements are recorded."""
+        """The number of recorded elements."""
         return sum(ref.count for ref in self.frame_refs)
 
 
@@ -123,7 +123,7 @@ def _end_split(chunk: SplitChunk) -> int:
 
 
 def elements_before(chunk: SplitChunk, split: int) -> int:
-    """How many elements of a piece come before those of a split."""
+    """How many elements of a chunk come before those of a split."""
     total, left = 0, split - chunk.first
     for count, times in chunk.counts:
         taken = min(times, left)
@@ -133,10 +133,10 @@ def elements_before(chunk: SplitChunk, split: int) -> int:
 
 
 def run_length_encode(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Counts as a `Piece` has them: each with how often it follows itself.
+    """Counts in the form of `SplitChunk.counts`: each count with the number of its consecutive repetitions.
 
     Example:
-        >>> shortened([1, 1, 1, 4])
+        >>> run_length_encode([1, 1, 1, 4])
         ((1, 3), (4, 1))
     """
     return tuple((count, len(list(same))) for count, same in groupby(counts))

@@ -1,4 +1,4 @@
-"""One worker's hold on a recording that is made split by split: the shell around `cache/split_log`."""
+"""One worker's access to a recording that is made split by split: the shell around `cache/split_log`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dsnb.errors import DataLossError, DsnbError
 
 
 class SplitRecording:
-    """Reads and writes whole splits.
+    """Reads and writes complete splits.
 
     Args:
-        recordings: Where.
-        header: What to put into the first slot.
+        recordings: The recordings of the pipeline.
+        header: The first record of a new recording.
         split_count: The number of splits.
     """
 
@@ -61,13 +61,13 @@ class SplitRecording:
     def _start(self) -> None:
         self._refresh()
         change = first_change(self._log.files) if self._store.shared else ""
-        if change:  # others may end what they have begun
+        if change:  # open the next one; workers that already read the stale recording may finish it
             warn(change, "it is recorded anew", "")
             self._open_next()
             self._refresh()
         self._end_if_complete()
         if self._log.ended:
-            self._finalize()  # whoever ended it may have died before it did
+            self._finalize()  # the worker that ended it may have died before it did this
 
     def _disable_on_failure(self, act: object) -> None:
         assert callable(act)
@@ -77,7 +77,7 @@ class SplitRecording:
             self._disable(error.error)
 
     def stop_reading(self, error: DsnbError) -> None:
-        """Produce all splits from now on: what is recorded cannot be read."""
+        """Produce all splits from now on, because the recording cannot be read."""
         self._unreadable = True
         self._disable(error)
 
@@ -102,8 +102,8 @@ class SplitRecording:
                 self._open_next()
 
     def abandon_damaged(self, chunk: SplitChunk, damage: DataLossError) -> None:
-        """Close a recording of which a piece is damaged, for all workers, and go over to the next one."""
-        if self.disabled_by is None and self._log.contains(chunk):  # else somebody else was first
+        """Abandon the recording because a chunk is damaged, for all workers, and open the next one."""
+        if self.disabled_by is None and self._log.contains(chunk):  # else another worker has abandoned it already
             _warn_damaged(damage)
             self._disable_on_failure(lambda: self._abandon(damage.what))
 
@@ -116,7 +116,7 @@ class SplitRecording:
         self._start()
 
     def _open_next(self) -> None:
-        """Go over to the next recording, with the same entropy: what is recorded already elsewhere is drawn alike."""
+        """Open the next recording with the same entropy, so that splits recorded again get the same random numbers."""
         self._header = replace(self._header, entropy=self.entropy)
         self._uncommitted.clear()
         self._store.close()
@@ -130,23 +130,24 @@ class SplitRecording:
 
     def _claim(self, record: Record) -> bool:
         data = encode_record(record)
+        # A claim may succeed in the store although its reply was lost, so a failed one is compared with the slot.
         if not self._store.claim(self._log.next_slot, data) and self._store.read(self._log.next_slot) != data:
             return False
         self._apply(record, data)
         return True
 
     def partition(self, first: int, end: int) -> list[tuple[int, int, SplitChunk | None]]:
-        """A run of splits as what is recorded now and what is not."""
+        """Divide a range of splits into those that are recorded now and those that are not."""
         if self.disabled_by is None:
             self._disable_on_failure(self._refresh)
         return [(first, end, None)] if self._unreadable else list(self._log.partition(first, end))
 
     def read(self, chunk: SplitChunk, first: int, end: int) -> Iterator[tuple[Frame, int, int]]:
-        """The elements of a run of recorded splits: frames, each with the first element and the end in it.
+        """Read the elements of recorded splits: frames, each with the first and the end index of the elements in it.
 
         Raises:
-            DataLossError: one is damaged.
-            Unwritable: the store cannot be reached.
+            DataLossError: a frame is damaged, or the recording was abandoned.
+            StoreFailed: the store cannot be reached.
         """
         if not self._log.contains(chunk):
             raise DataLossError("the recording was begun anew")
@@ -159,7 +160,7 @@ class SplitRecording:
             base += ref.count
 
     def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
-        """Write frames of splits that are not whole yet."""
+        """Write frames of splits that are not complete yet; returns their locations, none if recording is disabled."""
         refs: list[FrameRef] = []
         if self.disabled_by is None and frames:
             self._disable_on_failure(lambda: refs.extend(self._store.write_frames(merge_small_frames(frames))))
@@ -169,7 +170,7 @@ class SplitRecording:
     def commit_splits(
         self, first: int, counts: Sequence[int], refs: Sequence[FrameRef], files: Sequence[FileState]
     ) -> None:
-        """Commit whole splits, the first of which is `first`; nothing of a recording that was given up since."""
+        """Commit complete splits, starting with split `first`. Ignored if the frames are of an abandoned recording."""
         if self.disabled_by is None and counts and self._uncommitted.issuperset(refs):
             chunk = SplitChunk(first=first, counts=run_length_encode(counts), frames=tuple(refs), files=tuple(files))
             self._disable_on_failure(lambda: self._commit_chunk(chunk))
@@ -182,7 +183,7 @@ class SplitRecording:
         self._end_if_complete()
 
     def _end_if_complete(self) -> None:
-        """Say that all splits are there, if they are: whoever recorded the last one may have died before it did."""
+        """End the recording if all splits are recorded: the worker that recorded the last one may have died."""
         while self._log.recorded_splits >= self._split_count and not self._log.ended:
             if self._claim(RecordingEnded(epoch=0, elements=self._log.elements)):
                 self._finalize()
@@ -194,7 +195,7 @@ class SplitRecording:
             self._store.finalize(self._records)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store and the recordings."""
         if self._number:
             self._store.close()
         self._recordings.close()

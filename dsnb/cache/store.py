@@ -1,16 +1,17 @@
-"""Results in folders, entries in a database: what happens when one is written, read, or makes room, and in what order.
+"""Stores results in folders and their entries in a database: the order of steps of writing, reading and evicting.
 
-Writing: a folder is reserved in the database, then made; the result goes into it, is hashed and synced. Then, in one
-transaction: room is made, the folder becomes a result, the entry is written. So a process may die at any moment. Until
-that transaction it leaves a folder that is reserved for a process that is gone; and where a result made room, one that
-is noted as left over. Neither is ever read, and whoever opens the cache next removes them.
+Writing: a folder is reserved in the database, then made. The result is written into it, hashed and synced. Then one
+transaction evicts other results if necessary, turns the folder into a result, and writes the entry. So a process may
+die at any moment. If it dies before that transaction, it leaves a folder that is reserved for a dead process; evicted
+results leave folders that are marked as unused. Neither kind is ever read; the next process that opens the cache
+removes them.
 
-Reading: a lease keeps the folder where it is; it is a row that names its holder, and falls with it. What is read is
-hashed first, and what is not what was written is dropped and never handed on.
+Reading: a lease protects the folder from eviction. It is a row that names its holder, and expires with the holder. A
+result is hashed before it is used; if it is not what was written, it is dropped and never returned.
 
-Removing: only folders that the database names, in the form that `_is_ours` knows. What else lies in the directory is
-neither counted nor touched, and a directory with other things in it does not become a cache. (Links are not followed:
-`shutil.rmtree` refuses a link in a folder's place, and removes links in a folder as links.)
+Removing: only folders that the database names are removed, and only if `_is_result_folder` accepts the name. Other
+files in the directory are neither counted nor touched, and a directory with other content does not become a cache.
+(Links are not followed: `shutil.rmtree` refuses a folder that is a link, and removes links in a folder as links.)
 """
 
 from __future__ import annotations
@@ -46,12 +47,19 @@ _FOLDER = Failpoint("result folder")
 _REMOVE = Failpoint("result remove")
 
 _RESULT: Final = "result-"
-SHORT_TIMEOUT_S: Final = 2.0  # seconds that a look-up waits for the lock: without it only recency or order suffers
+SHORT_TIMEOUT_S: Final = 2.0  # seconds to wait for the write lock for updates that can be left out, such as recency
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagedResult:
-    """A result that is written and synced, and has no entry yet."""
+    """A result that is written and synced, and has no entry yet.
+
+    Attributes:
+        folder: The folder that holds it.
+        content: The hash and the size of what is in the folder.
+        type: The name of the output's class.
+        seconds: How long the output took to make.
+    """
 
     folder: Path
     content: FolderContent
@@ -60,19 +68,19 @@ class StagedResult:
 
 
 _stores: weakref.WeakSet[ResultStore] = weakref.WeakSet()
-_locked_for_fork: list[ResultStore] = []  # those whose locks a fork holds just now
+_locked_for_fork: list[ResultStore] = []  # the stores whose locks are held for a fork that is in progress
 
 
 class ResultStore:
-    """The folder of one cache, as this process has it open. May be used from any thread.
+    """The folder of one cache, opened by this process. Thread-safe.
 
     Args:
-        directory: The folder: empty, or a cache already.
-        name: The database's name in it.
-        limit: Bytes that all results may weigh.
+        directory: The folder: empty, or already a cache.
+        name: The file name of the database in it.
+        limit: The largest total size of all results, in bytes.
 
     Raises:
-        FailedPreconditionError: there are other things in the folder.
+        FailedPreconditionError: the folder holds other files.
     """
 
     def __init__(self, directory: Path, name: str, limit: int) -> None:
@@ -80,7 +88,7 @@ class ResultStore:
         self.limit = limit
         self._path = directory / name
         self._lock = threading.RLock()
-        self._unfinished_folders: set[str] = set()  # folders that this object made, and that are no results yet
+        self._unfinished_folders: set[str] = set()  # folders that this object made and that are not results yet
         self._open()
         _stores.add(self)
 
@@ -108,28 +116,28 @@ class ResultStore:
             self._is_open = False
 
     def lock_before_fork(self) -> None:
-        """Let no other thread be inside a transaction while this process forks."""
+        """Lock the store, so that no other thread is inside a transaction while this process forks."""
         self._lock.acquire()
 
     def unlock_after_fork(self) -> None:
-        """Go on after a fork."""
+        """Unlock the store in the parent."""
         self._lock.release()
 
     def reset_after_fork(self) -> None:
-        """Let go of the parent's connection, whose locks this process does not have; the next use makes its own."""
+        """Drop the parent's connection, whose locks the child does not hold; the next use opens a new one."""
         self._lock = threading.RLock()
         self.close()
 
     @contextmanager
     def _transaction(self, *, timeout_s: float | None = None) -> Iterator[Index]:
-        """One transaction; the folders that it leaves over are removed after it."""
+        """One transaction; afterwards the folders that became unused are removed."""
         with self.reading() as index, self._database.transaction(timeout_s=timeout_s):
             yield index
         self._remove_unused_folders()
 
     @contextmanager
     def reading(self) -> Iterator[Index]:
-        """The entries, to look at."""
+        """The entries, to read; opens the database if it is closed."""
         with self._lock, translate_errors(self._path):
             if not self._is_open:
                 self._open()
@@ -137,15 +145,15 @@ class ResultStore:
 
     @property
     def writable(self) -> bool:
-        """Whether anything can be stored."""
+        """Whether results can be stored."""
         with self.reading():
             return self._database.writable
 
     def _clean_up(self) -> None:
-        # Looked at without the lock: nearly always there is nothing to do.
+        # Check without the write lock first: nearly always there is nothing to do.
         if is_clean(self.directory, self._index):
             return
-        # What is too old must go before anything is looked up. All else can wait for whoever opens the cache next.
+        # Entries of incompatible versions must be dropped before any look-up. The rest can wait for the next opening.
         timeout_s = None if incompatible_versions(self._index) else SHORT_TIMEOUT_S
         try:
             with self._database.transaction(timeout_s=timeout_s):
@@ -158,7 +166,7 @@ class ResultStore:
         self._remove_unused_folders()
 
     def _remove_unused_folders(self) -> None:
-        """Remove the folders that belong to no result any more; what fails is tried again."""
+        """Remove the folders of results that are gone; a folder that cannot be removed is tried again next time."""
         with contextlib.suppress(DsnbError), self.reading() as index:
             removed = [location for location in index.unused_folders() if self._remove_folder(location)]
             if removed:
@@ -167,7 +175,7 @@ class ResultStore:
                         index.forget_folder(location)
 
     def _remove_folder(self, location: str) -> bool:
-        """Remove a folder that the database names; whether it is gone."""
+        """Remove a folder that the database names; returns whether it is gone."""
         if not _is_result_folder(location):
             logger.warning("the cache %s names %r, which is no folder of a result: left alone", self._path, location)
             return True
@@ -179,7 +187,7 @@ class ResultStore:
 
     @contextmanager
     def new_folder(self) -> Iterator[Path]:
-        """A new folder to write a result into; removed at the end, unless `add` took it in."""
+        """A new folder to write a result into; it is removed at the end of the block, unless `add` made it a result."""
         location = f"{_RESULT}{secrets.token_hex(8)}"
         with self._transaction() as index:
             index.reserve_folder(location)
@@ -196,31 +204,32 @@ class ResultStore:
         self._unfinished_folders.discard(location)
         try:
             with self._transaction() as index:
-                index.mark_folder_unused(
-                    location
-                )  # does nothing to a result: an interrupt may have come right after the commit
-        except DsnbError:  # nothing names the folder any more
+                # No effect on a result: an interrupt may have arrived directly after the commit of `add`.
+                index.mark_folder_unused(location)
+        except DsnbError:
+            # Without the database the folder's row cannot be updated: remove the folder itself, at least.
             self._remove_folder(location)
 
     @staticmethod
     def hash_and_sync(folder: Path) -> FolderContent:
-        """Hash a folder that is written, and make it last."""
+        """Hash a finished folder and sync its files to disk."""
 
         def sync(descriptor: int) -> None:
             with _SYNC:
                 os.fsync(descriptor)
 
-        os.chmod(folder, 0o700)  # an output that copies a folder gives this one the mode of the original
+        os.chmod(folder, 0o700)  # an output that copies a whole folder also copies its mode
         return hash_folder(str(folder), sync)
 
     def add(self, entry: CacheEntry, staged: StagedResult | None = None) -> bool:
-        """Store an entry, in the place of what was stored with its key.
+        """Store an entry; it replaces the entry with the same key.
 
         Returns:
-            Whether a result is kept with it: there may be no room, because all of it is being read or is too little.
+            Whether a result is kept with it. False if there is no room: the result is larger than the limit, or too
+            many other results are being read.
 
         Raises:
-            DsnbError: the database could not be written; then nothing is stored, and no folder is left.
+            DsnbError: the database could not be written; then nothing is stored and no folder is left.
         """
         with self._transaction() as index:
             location = self._add_result(index, staged) if staged else None
@@ -230,7 +239,7 @@ class ResultStore:
         return location is not None
 
     def _add_result(self, index: Index, staged: StagedResult) -> str | None:
-        """Make a written folder a result, or find that its content is here already."""
+        """Turn a written folder into a result, or find a result with the same content; None if there is no room."""
         content = staged.content
         known = index.location_of(content.digest)
         if known and (self.directory / known).is_dir():
@@ -239,6 +248,7 @@ class ResultStore:
             index.mark_missing(known)
         if not self._make_room(index, content.nbytes):
             return None
+        # The folder's name must be durable before an entry refers to it.
         sync_folder(str(self.directory), _FOLDER)
         location = staged.folder.name
         index.add_result(location, content.digest, content.nbytes, staged.seconds)
@@ -255,7 +265,7 @@ class ResultStore:
         return bool(index.evict_lowest_ranked(over))
 
     def drop(self, keys: list[str]) -> None:
-        """Drop the entries with these keys."""
+        """Remove the entries with these keys."""
         with self._transaction() as index:
             for key in keys:
                 index.drop_key(key)
@@ -263,7 +273,7 @@ class ResultStore:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def output_of(self, key: str) -> str | None:
-        """The output fingerprint stored with a key, which is now the one used last."""
+        """The output fingerprint stored with a key, or None; marks the entry as most recently used."""
         with self.reading() as index:
             output = index.output_of(key)
         if output is not None:
@@ -281,12 +291,10 @@ class ResultStore:
 
     @contextmanager
     def leased(self, output: str) -> Iterator[tuple[StoredResult, Path] | None]:
-        """A result with this output fingerprint and its folder, which stays until the block ends.
-
-        None where there is no such result.
+        """A result with this output fingerprint and its folder, or None; the folder stays until the block ends.
 
         Raises:
-            DataLossError: it is not as it was written; it is dropped, and never given out.
+            DataLossError: the result is not as it was written; it is dropped and never returned.
         """
         found, lease = self._acquire_lease(output)
         try:
@@ -309,6 +317,7 @@ class ResultStore:
                 index.touch(output)
                 return found, index.acquire_lease(found.location)
         except DsnbError as error:
+            # Without a lease the folder may be evicted during the read; then the read fails and counts as a miss.
             logger.debug("the result of %s is read without a lease: %s", output, error)
             with self.reading() as index:
                 return index.result_of(output), None
@@ -342,15 +351,15 @@ class ResultStore:
 
 
 def _is_result_folder(location: str) -> bool:
-    """Whether a name is that of a folder that a cache makes."""
+    """Whether a name is one that this class gives to folders of results."""
     return re.fullmatch(r"result-[0-9a-f]+(-[0-9a-f]+)?", location) is not None
 
 
 def _check_directory(database: Path) -> None:
-    """Refuse a directory that is neither empty nor a cache."""
+    """Raise if a directory is neither empty nor a cache."""
     with contextlib.suppress(FileNotFoundError):
         if database.stat().st_size:
-            return  # the database says by itself whose it is
+            return  # opening the database checks who made it
     others = sorted(set(os.listdir(database.parent)) - Database.file_names(database))
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""

@@ -1,8 +1,8 @@
-"""The training cache: what a step of a training made, found again by the fingerprint of what it was made from.
+"""The training cache: finds the output of a training step by the fingerprint of the step's inputs.
 
-Two levels: from the key to the fingerprint of the output, cheap and kept for every step, so that what comes after an
-unchanged step is recognised as unchanged; and from there to the output itself, for outputs that can write themselves
-down.
+It has two levels. The first maps a key to the fingerprint of the output; it is cheap and kept for every step, so that
+the steps after an unchanged step are recognised as unchanged. The second maps that fingerprint to the output itself,
+for outputs that can write themselves to a folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _WRITE = Failpoint("result write")
 _MEBIBYTE: Final = 1 << 20
-LARGEST_SIZE: Final = 1e9  # MiB: more than a disk holds; as bytes it still fits an integer of SQLite
+LARGEST_SIZE: Final = 1e9  # MiB: more than a disk holds, and as bytes still an SQLite integer
 _DEFAULT_NAME: Final = "cache.db"
 _DEFAULT_SIZE: Final = "1000"
 
@@ -39,31 +39,31 @@ _DEFAULT_SIZE: Final = "1000"
 class Cacheable(Protocol):
     """An output that can write itself into a folder and be made from it again.
 
-    Its class is found by its name when a result is read, among the modules that are imported by then.
+    On reading, the class is looked up by its name among the modules that are imported at that time.
     """
 
     def to_cache(self, directory: Path, model_storage: ModelStorage) -> None:
-        """Write this into `directory`, which is there and empty."""
+        """Write this output into `directory`, which exists and is empty."""
         ...
 
     @classmethod
     def from_cache(cls, node_name: str, directory: Path, model_storage: ModelStorage, output_fingerprint: str) -> Any:
-        """Make the output again from what `to_cache` wrote; the folder is to be read only."""
+        """Make the output again from what `to_cache` wrote. The folder must only be read."""
         ...
 
 
 class TrainingCache(abc.ABC):
-    """Keeps what the steps of a training made, by fingerprints."""
+    """Keeps the outputs of training steps, by fingerprints."""
 
     @abc.abstractmethod
     def cache_output(
         self, fingerprint_key: str, output: Any, output_fingerprint: str, model_storage: ModelStorage
     ) -> None:
-        """Keep the pair of fingerprints, and the output too if it is `Cacheable`.
+        """Store the pair of fingerprints, and the output too if it is `Cacheable`.
 
         Args:
-            fingerprint_key: The fingerprint of everything that the output follows from.
-            output: What the step made.
+            fingerprint_key: The fingerprint of everything that the output depends on.
+            output: The output of the step.
             output_fingerprint: The fingerprint of the output.
             model_storage: Where the training keeps what it persists.
         """
@@ -74,12 +74,12 @@ class TrainingCache(abc.ABC):
 
     @abc.abstractmethod
     def get_cached_result(self, output_fingerprint_key: str, node_name: str, model_storage: ModelStorage) -> Any | None:
-        """The output with this fingerprint, made again, or None.
+        """The output with this fingerprint, made again; None if it is not stored.
 
         Args:
             output_fingerprint_key: The fingerprint of the output.
             node_name: The name of the step that asks for it.
-            model_storage: Where the output is to put what it persists.
+            model_storage: Where the output puts what it persists.
         """
 
 
@@ -88,21 +88,21 @@ _STORAGE = instance(ModelStorage, hint="pass dsnb.cache.ModelStorage(folder)")
 
 
 class LocalTrainingCache(TrainingCache):
-    """A training cache in a folder of this machine, for any number of threads and processes at once.
+    """A training cache in a local folder. Any number of threads and processes may use it at the same time.
 
-    What cannot be read is not there: a look-up in a broken cache gives None and a warning in the log, never an error.
+    A cache that cannot be read behaves like an empty one: a look-up returns None and logs a warning, and never raises.
 
     Args:
-        directory: The folder: a new or an empty one, or a cache. What others put into it is never counted or removed.
-            Default: `DSNB_CACHE_DIRECTORY`, else `dsnb/training` in the user's cache folder.
-        name: The name of the database in it. Default: `DSNB_CACHE_NAME`, else `cache.db`.
-        max_size: MiB that the results may weigh; with 0 nothing is stored, and nothing found. Default:
+        directory: The folder: a new or empty one, or an existing cache. Files of others in it are never counted or
+            removed. Default: `DSNB_CACHE_DIRECTORY`, else `dsnb/training` in the user's cache folder.
+        name: The file name of the database in it. Default: `DSNB_CACHE_NAME`, else `cache.db`.
+        max_size: The largest total size of the results, in MiB; with 0 nothing is stored or found. Default:
             `DSNB_MAX_CACHE_SIZE`, else 1000.
 
     Raises:
-        InvalidArgumentError: a setting that can never be right.
-        FailedPreconditionError: the folder holds other things and is no cache, was written by a newer version of dsnb,
-            or lies on a network file system.
+        InvalidArgumentError: a setting has an invalid value.
+        FailedPreconditionError: the folder holds other files and is not a cache, was written by a newer version of
+            dsnb, or is on a network file system.
         DataLossError: the database is damaged.
 
     Example:
@@ -149,7 +149,7 @@ class LocalTrainingCache(TrainingCache):
         return f"LocalTrainingCache({str(self.directory)!r}, name={self.name!r}, max_size={self.max_size:g})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # In another process it is the same folder, opened there.
+        # A pickle is only the settings: another process opens the same folder itself.
         return _reopen, (str(self.directory), self.name, self.max_size)
 
     def __enter__(self) -> Self:
@@ -160,23 +160,23 @@ class LocalTrainingCache(TrainingCache):
 
     @checked()
     def close(self) -> None:
-        """Close the database. What is stored stays; the next use opens it again."""
+        """Close the database. Stored results stay; the next use opens it again."""
         if self._store is not None:
             self._store.close()
 
     @property
     def store(self) -> ResultStore | None:
-        """What keeps the entries; None where the size is 0."""
+        """The store of the entries and results; None if the size is 0."""
         return self._store
 
     @property
     def locks(self) -> Path:
-        """The file by which calls that are being computed keep identical ones waiting."""
+        """The file whose locks make identical calls wait for each other."""
         return self.directory / f"{self.name}-calls"
 
     @property
     def used(self) -> int:
-        """The bytes that the results weigh now."""
+        """The total size of the results now, in bytes."""
         if self._store is None:
             return 0
         with self._store.reading() as index:
@@ -198,20 +198,20 @@ class LocalTrainingCache(TrainingCache):
         *,
         seconds: float = 0.0,
     ) -> None:
-        """Keep the pair of fingerprints, and the output too if it is `Cacheable`.
+        """Store the pair of fingerprints, and the output too if it is `Cacheable`.
 
-        An output that fails to write itself is logged as an error, and its fingerprint is kept; likewise, without the
-        error, one that is larger than the whole cache.
+        If the output fails to write itself, an error is logged and only its fingerprint is stored. If the output is
+        larger than the whole cache, only its fingerprint is stored, without an error.
 
         Args:
-            fingerprint_key: The fingerprint of everything that the output follows from.
-            output: What the step made.
+            fingerprint_key: The fingerprint of everything that the output depends on.
+            output: The output of the step.
             output_fingerprint: The fingerprint of the output.
             model_storage: Where the training keeps what it persists.
-            seconds: How long it took to make; what took long for its size is kept longer.
+            seconds: How long the output took to make. Outputs that took long for their size are kept longer.
 
         Raises:
-            InvalidArgumentError: a fingerprint that is no text.
+            InvalidArgumentError: a fingerprint is not text.
             FailedPreconditionError: the database was removed.
             ResourceExhaustedError: the disk is full.
             UnavailableError: another process keeps the database locked.
@@ -219,7 +219,7 @@ class LocalTrainingCache(TrainingCache):
         self.keep(CacheEntry(key=fingerprint_key, output=output_fingerprint), output, model_storage, seconds)
 
     def keep(self, entry: CacheEntry, output: Any, model_storage: ModelStorage, seconds: float = 0.0) -> bool:
-        """`cache_output` for an entry with a note; whether the output itself is kept."""
+        """`cache_output` for an entry that may have a note; returns whether the output itself is stored."""
         for name, given in (("fingerprint_key", entry.key), ("output_fingerprint", entry.output)):
             if not isinstance(given, str):
                 raise InvalidArgumentError(f"`{name}` is a {type(given).__name__}", hint="fingerprints are text")
@@ -258,7 +258,7 @@ class LocalTrainingCache(TrainingCache):
 
     @checked(fingerprint_key=encodable)
     def get_cached_output_fingerprint(self, fingerprint_key: str) -> str | None:
-        """The output fingerprint stored with a key, or None; the entry is then the one used last."""
+        """The output fingerprint stored with a key, or None; marks the entry as most recently used."""
         if self._store is None:
             return None
         try:
@@ -269,9 +269,9 @@ class LocalTrainingCache(TrainingCache):
 
     @checked(output_fingerprint_key=encodable, node_name=text, model_storage=_STORAGE)
     def get_cached_result(self, output_fingerprint_key: str, node_name: str, model_storage: ModelStorage) -> Any | None:
-        """The output with this fingerprint, made again, or None; its entry is then the one used last.
+        """The output with this fingerprint, made again, or None; marks its entry as most recently used.
 
-        Its class is looked up by its name among the modules that are imported: the database makes none be imported.
+        The class is looked up by its name among the imported modules. The database cannot cause an import.
         """
         if self._store is None:
             return None
@@ -304,7 +304,7 @@ def class_name(cls: type) -> str:
 
 
 def imported_class(name: str) -> type | None:
-    """A class by its name, if its module is imported; nothing is imported, and no module is asked to make it up."""
+    """The class with this name, if its module is imported. Imports nothing, and calls no module's `__getattr__`."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -322,7 +322,7 @@ def _default_directory() -> str:
 
 
 def _check_directory(given: str | os.PathLike[str]) -> Path:
-    """Made absolute at once: another working directory later does not mean another cache."""
+    """The absolute path, resolved at once: a later change of the working directory must not change the cache."""
     folder = Path(os.path.abspath(os.path.expanduser(given)))
     for name, precious in (("the working directory", Path.cwd()), ("the home directory", Path.home())):
         if folder == precious or folder in precious.parents:

@@ -1,4 +1,4 @@
-"""Which versions of dsnb wrote results that this one can read."""
+"""Compatibility of stored results: which versions of dsnb wrote results that this version can read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MINIMUM_COMPATIBLE_VERSION: Final = "0.1.0"
 
 
 def this_version() -> str:
-    """The version of dsnb; asked of the package itself, which this room may not import."""
+    """The version of dsnb, read from the imported package: this module may not import it."""
     return str(vars(sys.modules[__name__.partition(".")[0]])["__version__"])
 
 
 def is_compatible(version: str, minimum: str = MINIMUM_COMPATIBLE_VERSION) -> bool:
-    """Whether entries of a version can be used; what is no version cannot.
+    """Whether entries that a version wrote can be used; False if the text is not a version.
 
     Example:
         >>> is_compatible("0.1.0"), is_compatible("0.1.0.dev3")
@@ -27,7 +27,7 @@ def is_compatible(version: str, minimum: str = MINIMUM_COMPATIBLE_VERSION) -> bo
 
 
 def _sort_key(version: str) -> tuple[object, ...] | None:
-    """A version as a value that compares: releases by their numbers, what comes before a release below it."""
+    """A version as a sortable value: releases by their numbers, pre-releases before their release."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)*)(.*)", version)
     if parts is None:
         return None

@@ -1,6 +1,7 @@
-"""The writer of one recording: holds its lease, runs the pipeline, commits what comes out of it.
+"""The writer of one recording: holds its lease, runs the pipeline and commits its elements.
 
-All of it is called by the one thread of a recorder (`cache/recorder`), except `cancel`, `held` and `tail`.
+Only the recorder's thread (`cache/recorder`) calls it, except for `cancel`, `pending_frame`, `tail`, `files` and
+`in_user_code`, which other threads use too.
 """
 
 from __future__ import annotations
@@ -25,46 +26,46 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError
 
 _MIN_REQUEST: Final = 16
-"""Elements to ask for at once if they may be of any size; beyond that, a 16th of those that wait to be committed."""
+"""A request is limited to this many elements, or to the pending elements divided by this, whichever is more."""
 
 ACTIVE_HOLDERS: set[str] = set()
-"""The holders of leases in this process: one of this process that is not in here is gone."""
+"""The holders of leases in this process. A holder of this process that is not in this set has ended."""
 
 
 class RunningPipeline(Protocol):
-    """A pipeline at work."""
+    """A pipeline that is being iterated."""
 
     def pull(self, want: int) -> list[Frame]:
-        """At most `want` more elements; none at the end. Raises what one of them failed with, in its place."""
+        """Return at most `want` more elements; an empty list at the end. Raises the error of an element in its turn."""
         ...
 
     def skip(self, count: int) -> int:
-        """Leave elements out, as cheaply as can be; how many there were."""
+        """Skip `count` elements as cheaply as possible; returns the number of elements that there were."""
         ...
 
     def take_files(self) -> tuple[FileState, ...]:
-        """The files that were opened since the last call."""
+        """Return the states of the files that were opened since the last call."""
         ...
 
     def cancel(self) -> None:
-        """Let whoever pulls get a `CancelledError`."""
+        """Make a running `pull` raise `CancelledError`, from any thread."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources of the pipeline."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """How to record.
+    """How to record a pipeline.
 
     Attributes:
-        header: What to put into the first slot of a new recording.
-        open_pipeline: Runs the pipeline, with the entropy that its recording names.
-        chunk_bytes: What is committed at once, in bytes of leaves.
-        chunk_s: How old an element may be before it is committed, in seconds.
-        lease_s: After how long a silent writer is taken over, in seconds.
+        header: The first record of a new recording.
+        open_pipeline: Starts the pipeline with the entropy of its recording.
+        chunk_bytes: How many bytes of leaves fill a chunk.
+        chunk_s: After how many seconds a produced element is committed, even if the chunk is not full.
+        lease_s: After how many seconds without a heartbeat another process takes over from the writer.
     """
 
     header: RecordingHeader
@@ -75,10 +76,10 @@ class RecordingPlan:
 
 
 class PipelineFailed(Exception):
-    """The pipeline failed, and not what it is recorded to.
+    """The pipeline failed, not the store.
 
     Attributes:
-        error: What it raised.
+        error: The pipeline's error.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -87,18 +88,18 @@ class PipelineFailed(Exception):
 
 
 class RecordingWriter:
-    """Writes one recording, when it is this process's turn.
+    """Writes one recording while this process holds its lease.
 
     Args:
-        store: Where to.
-        replica: Its log.
-        plan: How.
-        lock: Held while what readers look at changes.
+        store: The store of the recording.
+        replica: The recording's log.
+        plan: How to record.
+        lock: Held while state changes that readers look at.
 
     Attributes:
-        holder: The name under which the lease is held; empty while it is not.
-        in_user_code: Whether the pipeline is at work now.
-        files: The files that were opened for what is not committed yet.
+        holder: The id under which this process holds the lease; empty while it does not.
+        in_user_code: Whether the pipeline is running now.
+        files: The files that were opened for elements that are not committed yet.
     """
 
     def __init__(
@@ -124,11 +125,11 @@ class RecordingWriter:
 
     @property
     def tail(self) -> int:
-        """How many elements can be read in this process: what is committed, and what waits for that."""
+        """How many elements can be read in this process: the committed ones and the pending ones."""
         return self._replica.log.elements + self._pending_count
 
     def pending_frame(self, position: int) -> tuple[int, Frame] | None:
-        """The frame of an element that is not committed, with the index of its first element."""
+        """The frame of a pending element, with the index of the frame's first element; None if it is not pending."""
         if not self._replica.log.elements <= position < self.tail:
             return None
         index = bisect_right(self._pending_starts, position) - 1
@@ -137,16 +138,17 @@ class RecordingWriter:
     # ---- the lease
 
     def take_lease(self) -> None:
-        """Take the lease, if nobody is faster, and bring the pipeline to the end of what is recorded.
+        """Take the lease, unless another process is faster, and advance the pipeline to the end of the recording.
 
         Raises:
-            PipelineFailed: it cannot be run.
-            Unwritable: the store refuses.
+            PipelineFailed: the pipeline cannot be run.
+            StoreFailed: the store refuses.
         """
         holder = f"{this_process().unique_id()}-{secrets.token_hex(4)}"
         ACTIVE_HOLDERS.add(holder)
         self.holder = holder
         try:
+            # List orphans before the claim: a segment that a living writer creates afterwards is never in the list.
             orphans = self._store.orphans()
             if not self._replica.claim(
                 LeaseTaken(epoch=self._replica.log.epoch + 1, holder=holder, name=str(this_process()))
@@ -166,11 +168,12 @@ class RecordingWriter:
     def _start_pipeline(self) -> None:
         log = self._replica.log
         if self._pipeline is not None and self._pipeline_position == log.elements:
-            return  # the lease was given back for a while, and nobody took it
+            return  # the lease was released for a while, and no other process took it
         self.close_pipeline()
         assert log.header is not None
         with self._user_code():
             pipeline = self._plan.open_pipeline(log.header.entropy)
+            # Under the lock and before `skip`, which may run user code for long: `cancel` must be able to stop it.
             with self._lock:
                 self._pipeline = pipeline
             self._pipeline_position = log.elements
@@ -189,22 +192,22 @@ class RecordingWriter:
             self.in_user_code = False
 
     def commit_and_release(self) -> None:
-        """Commit what is pending and give the lease back.
+        """Commit the pending elements and release the lease.
 
         Raises:
-            Unwritable: the store refuses.
+            StoreFailed: the store refuses.
         """
         if self.holder and self.commit():
             self._release_lease()
 
     def _release_lease(self) -> None:
         if self.holder and self._replica.log.holder is not None:
-            with contextlib.suppress(StoreFailed, RecordingLost):  # then others wait for the lease to run out
+            with contextlib.suppress(StoreFailed, RecordingLost):  # then other processes wait until the lease expires
                 self._replica.claim(LeaseReleased(epoch=self._replica.log.epoch))
         self.drop_lease()
 
     def drop_lease(self) -> None:
-        """Stop being the holder, whatever the log says."""
+        """Stop being the holder in this process only; the log is not changed."""
         ACTIVE_HOLDERS.discard(self.holder)
         self.holder = ""
         self._lease_ended.set()
@@ -216,7 +219,7 @@ class RecordingWriter:
 
         Raises:
             PipelineFailed: the next element failed.
-            Unwritable: the store refuses to commit; the elements can still be read here.
+            StoreFailed: the store refuses to commit; the elements can still be read in this process.
         """
         assert self._pipeline is not None
         began = time.monotonic()
@@ -239,10 +242,11 @@ class RecordingWriter:
         self.commit_if_due()
 
     def _elements_to_request(self, now: float) -> int:
-        """How many elements to ask for, so that a death costs no more than a chunk, or a second.
+        """How many elements to request, so that a crash loses no more than one chunk or `chunk_s` of work.
 
-        By the largest element so far, and by the time that the last ones took. The next ones may be quite different, so
-        never for many more than wait to be committed already; the first one comes alone.
+        Estimated from the largest element so far and from the time that the last elements took. The next elements may
+        be quite different, so the request is limited to `_MIN_REQUEST` or a 16th of the pending elements, whichever is
+        more. The first element is requested alone.
         """
         if not self._element_bytes:
             return 1
@@ -253,33 +257,35 @@ class RecordingWriter:
 
     @property
     def idle_s(self) -> float:
-        """For how many seconds nobody has asked for an element."""
+        """Seconds since elements were last produced, or since the lease was taken."""
         return time.monotonic() - self._last_produced
 
     def commit_if_due(self) -> None:
-        """Commit what is pending, if that fills a chunk or is old.
+        """Commit the pending elements if they fill a chunk or the oldest is `chunk_s` old.
 
         Raises:
-            Unwritable: the store refuses; it is still pending.
+            StoreFailed: the store refuses; the elements are still pending.
         """
         old = time.monotonic() - self._pending_since >= self._plan.chunk_s
         if self._pending and (old or nbytes_of(self._pending) >= self._plan.chunk_bytes):
             self.commit()
 
     def commit(self) -> bool:
-        """Commit what is pending; False if somebody else has taken over.
+        """Commit the pending elements; False if another process has taken over.
 
         Raises:
-            Unwritable: the store refuses; it is still pending.
+            StoreFailed: the store refuses; the elements are still pending.
         """
         if not self._pending:
             return True
         log = self._replica.log
         refs = self._store.write_frames(merge_small_frames(self._pending))
+        # The frames are durable before the record that names them: a log never refers to data that are not there.
         chunk = Chunk(
             epoch=log.epoch, first=log.elements, count=self._pending_count, frames=refs, files=tuple(self.files)
         )
         return self._claim(chunk, self._clear_pending)
+        # `_clear_pending` runs under the replica's lock, so that a reader never finds an element twice or not at all.
 
     def _claim(self, record: Record, then: Callable[[], None] | None = None) -> bool:
         made = self._replica.claim(record, then)
@@ -288,14 +294,15 @@ class RecordingWriter:
         return made
 
     def _on_fenced(self) -> None:
-        """Another process has taken over: its elements count. They are the same, if the pipeline is repeatable."""
+        """Give up writing: another process has taken over. A repeatable pipeline gives the same elements there."""
         self.drop_lease()
         header = self._replica.log.header
+        # If the pipeline is not repeatable, keep the pending elements: readers of this process may have seen some.
         if header is not None and header.repeatable:
             self.discard()
 
     def discard(self) -> None:
-        """Forget what is not committed, and the pipeline."""
+        """Drop the lease, the pending elements and the pipeline."""
         self.drop_lease()
         with self._lock:
             self._clear_pending()
@@ -312,34 +319,35 @@ class RecordingWriter:
             return
         self.drop_lease()
         self.close_pipeline()
-        with contextlib.suppress(StoreFailed, RecordingLost):  # whoever opens it next does this
+        with contextlib.suppress(StoreFailed, RecordingLost):  # the next process that opens it finalizes it
             self._store.finalize(self._replica.records)
 
     def take_pipeline_at(self, position: int) -> RunningPipeline | None:
-        """Give the pipeline away, if it stands at this element."""
+        """Return the pipeline if it stands at this element, and forget it; else None. The caller must close it."""
         if self._pipeline_position != position:
             return None
         pipeline, self._pipeline = self._pipeline, None
         return pipeline
 
     def close_pipeline(self) -> None:
-        """Close the pipeline."""
+        """Close the pipeline, if there is one."""
         with self._lock:
             pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.close()
 
     def cancel(self) -> None:
-        """Cancel the pipeline, from any thread."""
+        """Cancel the pipeline, if there is one, from any thread."""
         pipeline = self._pipeline
         if pipeline is not None:
             pipeline.cancel()
 
-    # ---- the pulse
+    # ---- the heartbeat
 
     def _start_heartbeat(self) -> None:
-        """On a thread of its own: user code may take longer than a lease."""
+        """Send heartbeats from a thread of their own: user code may block longer than a lease."""
         ended = self._lease_ended = threading.Event()
+        # Bound to local names: a later lease of this writer has another event and another epoch.
         every, epoch, store = self._plan.lease_s / 4, self._replica.log.epoch, self._store
 
         def send() -> None:

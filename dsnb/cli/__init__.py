@@ -1,7 +1,7 @@
 """The command line: `dsnb demo`, `dispatcher`, `worker`, `dashboard`, `status`, `top`, `report`, `jobs` and so on.
 
-Each command has a module with `add_to(commands)`, which declares its options, and `run(args)`, which does it. Whatever
-takes long to import is imported by `run`, so that `--help` answers at once.
+Each command is a module with `add_to(commands)`, which declares the options, and `run(args)`, which runs the command.
+Slow imports belong in `run`, so that `--help` answers immediately.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: What follows `dsnb`; the process's own arguments by default.
+        arguments: The command line after `dsnb`; by default that of this process.
 
     Returns:
-        The exit code: 0, 1 for a failure, 2 for a wrong use, 130 after Ctrl-C.
+        The exit code: 0 for success, 1 for a failure, 2 for incorrect usage, 130 after Ctrl-C.
     """
     args = make_parser().parse_args(_join_subcommand(sys.argv[1:] if arguments is None else arguments))
-    # What gRPC's core writes to standard error is in our errors already, in words; it reads this when it is imported.
+    # Silence gRPC's core: our errors already report what it logs. It reads the variable at import.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         code: int = args.run(args)
@@ -55,21 +55,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output (`| head`) has seen enough. Python would complain again when it flushes at exit.
+        # The reader of our output (as `| head`) has closed the pipe. Without the dup2, the flush at exit fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
 
 
 def _join_subcommand(arguments: Sequence[str]) -> Sequence[str]:
-    """`worker drain` is a command of its own, beside `worker`, which runs one."""
+    """Join "worker" and "drain" or "remove" into one name: they are commands besides `worker`, which runs a worker."""
     if arguments[:1] == ["worker"] and arguments[1:2] in (["drain"], ["remove"]):
         return [" ".join(arguments[:2]), *arguments[2:]]
     return arguments
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+    """Build the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="dsnb",
         description=DESCRIPTION,

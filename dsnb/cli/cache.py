@@ -1,4 +1,4 @@
-"""`dsnb cache`: what `Dataset.cache` has recorded in a place, and the results of a training cache."""
+"""`dsnb cache`: list, check and remove the recordings of `Dataset.cache` and the results of a training cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _MAX_PIPELINE_CHARS = 60
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     parser = add_command(commands, "cache", run, DESCRIPTION, EXAMPLES)
     actions = {
         "ls": "list the recordings",
@@ -47,7 +46,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do one of the four."""
+    """Run the chosen action and return the exit code."""
     return {"ls": _list, "verify": _verify, "rm": _remove, "size": _size}[args.action](args)
 
 

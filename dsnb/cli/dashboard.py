@@ -1,4 +1,4 @@
-"""`dsnb dashboard`: the Panel application on a service that runs."""
+"""`dsnb dashboard`: serve the dashboard of a running service or of a recorded run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ EXAMPLES = """\
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     parser = add_command(commands, "dashboard", run, DESCRIPTION, EXAMPLES)
     add_service(parser)
     parser.add_argument("--port", type=int, default=0, help="the port to serve the page on (default: one that is free)")
@@ -42,7 +41,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the dashboard until it is told to stop."""
+    """Serve the dashboard until Ctrl-C or SIGTERM."""
     require_panel()
     if args.replay is not None:
         return replay(args)
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     token = token_of(args)
     with connect(args.service, token):
-        pass  # a wrong name, address or token is told here at once; the page would wait for the service to come
+        pass  # report a wrong name, address or token now: the page itself would only wait for the service to appear
     server = start_in_thread(
         snapshot_stream(args.service, token),
         port=args.port,
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def replay(args: argparse.Namespace) -> int:
-    """Serve the dashboard of a recorded run until it is told to stop."""
+    """Serve the dashboard of a recorded run until Ctrl-C or SIGTERM."""
     from dsnb.dashboard.server import replay_in_thread
     from dsnb.monitor.run_file import RunReader
 
@@ -73,7 +72,7 @@ def replay(args: argparse.Namespace) -> int:
 
 
 def serve(server: DashboardServer, args: argparse.Namespace) -> int:
-    """Say where the page is, and wait for the end."""
+    """Print the page's address, open the browser if requested, and wait until stopped; then stop the server."""
     with ExitStack() as at_end:
         at_end.callback(server.stop)
         stop = at_end.enter_context(stop_event())
@@ -86,10 +85,10 @@ def serve(server: DashboardServer, args: argparse.Namespace) -> int:
 
 
 def require_panel() -> None:
-    """Refuse to go on without the libraries of the dashboard.
+    """Check that the libraries of the dashboard are installed.
 
     Raises:
-        FailedPreconditionError: they are not installed.
+        FailedPreconditionError: Panel or Bokeh is missing.
     """
     missing = [name for name in ("panel", "bokeh") if find_spec(name) is None]
     if missing:
@@ -101,5 +100,5 @@ def require_panel() -> None:
 
 
 def has_display() -> bool:
-    """Whether a browser could show itself; without a display a text browser might take over the terminal."""
+    """Whether a browser window can open. Without a display, a text browser might take over the terminal."""
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""`dsnb demo`: the main job on real data."""
+"""`dsnb demo`: two trainers share one preprocessing pass over real data."""
 
 from __future__ import annotations
 
@@ -17,5 +17,4 @@ EXAMPLES = """\
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     add_arguments(add_command(commands, "demo", run_command, DESCRIPTION, EXAMPLES))

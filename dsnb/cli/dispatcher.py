@@ -1,4 +1,4 @@
-"""`dsnb dispatcher`: the role that knows datasets, jobs, workers and splits, in a process of its own."""
+"""`dsnb dispatcher`: run a dispatcher in a process of its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ EXAMPLES = """\
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     parser = add_command(commands, "dispatcher", run, DESCRIPTION, EXAMPLES)
     add_address(parser)
     parser.add_argument("--name", help="what `dsnb.connect` and the other commands call it (default: a free name)")
@@ -68,7 +67,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a dispatcher until it is told to stop."""
+    """Run a dispatcher until Ctrl-C or SIGTERM."""
     from dsnb.dispatcher.config import DispatcherConfig
     from dsnb.wire.security import load_or_create_token, token_from_environment
 
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
-    """Serve until the process is told to stop, and say where."""
+    """Run the dispatcher, print its address, and wait until it is stopped or drained."""
     from dsnb.dispatcher.server import DispatchServer
     from dsnb.worker.leaving import stop_when_idle
 
@@ -108,7 +107,7 @@ def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
 
 @contextmanager
 def recording(args: argparse.Namespace, server: DispatchServer) -> Iterator[None]:
-    """Keep what the dashboard shows in a file, if that was asked for."""
+    """Record the service's snapshots to a file if `--record` is given."""
     from dsnb.monitor.run_file import RunWriter
 
     if args.record is None:
@@ -120,10 +119,10 @@ def recording(args: argparse.Namespace, server: DispatchServer) -> Iterator[None
 
 @contextmanager
 def claimed_name(name: str | None) -> Iterator[str]:
-    """Have a name for a service of this process; without a wish, one that is free.
+    """Reserve a service name for this process: `name`, or a free one if it is None.
 
     Raises:
-        AlreadyExistsError: another service has the name.
+        AlreadyExistsError: another service uses the name.
     """
     from dsnb.wire.discovery import claim, retract
 
@@ -131,15 +130,15 @@ def claimed_name(name: str | None) -> Iterator[str]:
     try:
         yield connection.name
     finally:
-        retract(connection)  # unless it became the file of a service, which takes it back itself
+        retract(connection)  # does nothing once `published` has replaced the claim by a connection file
 
 
 @contextmanager
 def published(server: DispatchServer) -> Iterator[None]:
-    """Let this user's other processes find the service by its name, and its token by its address.
+    """Write the connection file: this user's other processes then find the service by name, and its token by address.
 
     Raises:
-        AlreadyExistsError: another service has the name.
+        AlreadyExistsError: another service uses the name.
     """
     from dsnb.wire.discovery import publish, retract
 

@@ -1,4 +1,4 @@
-"""`dsnb doctor`: what about this machine and this Python could be in dsnb's way."""
+"""`dsnb doctor`: check this machine and this Python for problems that affect dsnb."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ EXAMPLES = """\
   dsnb doctor --json             for a script, or to add to a report"""
 
 PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
-"""What gRPC reads, in this order; of lower case alone."""
+"""The proxy variables that gRPC reads, in order of precedence; gRPC ignores the upper-case spellings."""
 _MIN_OPEN_FILES = 1024
 _MIN_SHM_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        level: "ok", "warn" (it may be in the way) or "bad" (it is).
+        name: What was checked.
+        level: "ok", "warn" (a possible problem) or "bad" (a problem).
+        text: What was found.
+        remedy: What to try; empty if nothing is wrong.
     """
 
     name: str
@@ -50,12 +53,11 @@ class Finding:
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     add_json(add_command(commands, "doctor", run, DESCRIPTION, EXAMPLES), "print the findings as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, and say."""
+    """Print all findings; the exit code is 1 if one of them is bad."""
     found = list(findings())
     if args.as_json:
         print(json.dumps({"findings": [asdict(finding) for finding in found]}, indent=2))
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def findings() -> Iterator[Finding]:
-    """All that is looked at."""
+    """Run all checks and yield their results."""
     yield _system()
     yield from _versions()
     yield _ports()
@@ -97,7 +99,7 @@ def _versions() -> Iterator[Finding]:
         try:
             yield Finding(name=package, level="ok", text=version(package))
         except PackageNotFoundError:
-            known = package == "dsnb"  # run from a checkout
+            known = package == "dsnb"  # a source checkout is not installed
             yield Finding(name=package, level="ok" if known else "bad", text="not installed", remedy=remedy)
     try:
         yield Finding(name="panel", level="ok", text=version("panel"))
@@ -121,8 +123,8 @@ def _ports() -> Finding:
 
 
 def _proxies(environment: dict[str, str]) -> Finding:
-    """GRPC sends calls to a proxy that the environment names, calls to this machine included."""
-    # Without the user's name and password, which the address of a proxy may contain.
+    """Check for a proxy in the environment: gRPC would send even calls to this machine through it."""
+    # Do not print the user name and password that a proxy's address may contain.
     proxy = next(
         (f"{name}={environment[name].rpartition('@')[2]}" for name in PROXY_VARIABLES if environment.get(name)), ""
     )
@@ -154,7 +156,7 @@ def _open_files(limit: int) -> Finding:
 
 def _shared_memory() -> Finding:
     try:
-        free = shutil.disk_usage("/dev/shm").free  # noqa: S108 - looked at, not written to
+        free = shutil.disk_usage("/dev/shm").free  # noqa: S108 - only inspected, never written to
     except OSError:
         return Finding(
             name="shared memory", level="warn", text="there is no /dev/shm", remedy="containers: --shm-size=1g"

@@ -1,4 +1,4 @@
-"""`dsnb jobs`, `dsnb workers`: one table of a service; `dsnb job`, `dsnb worker drain`: change what is in it."""
+"""`dsnb jobs`, `dsnb workers`: list them; `dsnb job`, `dsnb worker drain`, `dsnb worker remove`: change one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ JOB_EXAMPLES = """\
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the three commands."""
+    """Declare the commands for jobs and workers."""
     for name, run, description, examples in (
         ("jobs", run_jobs, JOBS_DESCRIPTION, JOBS_EXAMPLES),
         ("workers", run_workers, WORKERS_DESCRIPTION, WORKERS_EXAMPLES),
@@ -76,7 +76,7 @@ def _add_service_options(parser: argparse.ArgumentParser, option: str, kind: str
 
 
 def run_jobs(args: argparse.Namespace) -> int:
-    """List the jobs."""
+    """Print the service's jobs as a table."""
     snapshot = _snapshot(args)
     header = ["name", "mode", "state", "pass", "readers", "produced", "consumed", "lost splits", "pipeline"]
     lines = [*table(header, list(map(_job_row, snapshot.jobs))), *older_jobs_lines(snapshot)]
@@ -85,7 +85,7 @@ def run_jobs(args: argparse.Namespace) -> int:
 
 
 def run_workers(args: argparse.Namespace) -> int:
-    """List the workers."""
+    """Print the service's workers as a table."""
     snapshot = _snapshot(args)
     header = ["name", "address", "state", "runs as", "tasks", "readers", "produced", "cache", "memory"]
     _print(args, "workers", snapshot.workers, table(header, list(map(_worker_row, snapshot.workers))))
@@ -93,21 +93,21 @@ def run_workers(args: argparse.Namespace) -> int:
 
 
 def run_job(args: argparse.Namespace) -> int:
-    """Change a job."""
+    """Apply an action to a job and print its new state."""
     state = _run_control(args)
     print(json.dumps({"job": args.name, "state": state}) if args.as_json else f"job {args.name!r} is {state}")
     return 0
 
 
 def run_worker(args: argparse.Namespace) -> int:
-    """Have a worker leave."""
+    """Drain or remove a worker and print its new state."""
     state = _run_control(args)
     print(json.dumps({"worker": args.name, "state": state}) if args.as_json else f"worker {args.name} is {state}")
     return 0
 
 
 def _run_control(args: argparse.Namespace) -> str:
-    """Ask a service for a change, and wait for its word."""
+    """Send the request to the service and return the state that the service confirms."""
     from dsnb.monitor.controls import Controls, describe_caller
     from dsnb.notebook.connect import connect
 

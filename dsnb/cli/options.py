@@ -1,4 +1,4 @@
-"""What several commands have in common: how they are declared, and the options that say which service."""
+"""What the commands share: how they are declared, and the options that select a service."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def add_command(
     """Declare one command.
 
     Args:
-        commands: Where the whole command line keeps them.
-        name: What is typed.
+        commands: The subparsers of the command line.
+        name: The command's name.
         run: Called with the parsed options; returns the exit code.
-        description: What it does; its first line stands in the list of commands.
-        examples: Whole lines to type, each with what it does.
+        description: What the command does; the first line also appears in the list of commands.
+        examples: Complete command lines, each followed by what it does.
     """
     first, _, _ = description.partition("\n")
     parser = commands.add_parser(
@@ -29,14 +29,14 @@ def add_command(
         description=description,
         epilog=f"examples:\n{examples}" if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # `--token SECRET` must not be taken for --token-file
+        allow_abbrev=False,  # otherwise `--token SECRET` would be accepted as --token-file
     )
     parser.set_defaults(run=run)
     return parser
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which service is meant."""
+    """Add the options that select a service and its token."""
     parser.add_argument(
         "service",
         nargs="?",
@@ -46,7 +46,7 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 
 
 def add_token_file(parser: argparse.ArgumentParser, meaning: str = "") -> None:
-    """Add `--token-file`. There is no `--token`: other users of the machine can read a process's arguments."""
+    """Add `--token-file`. There is no `--token`: other users of the machine can see a process's arguments."""
     default = (
         "a file that holds the service's token (default: the token of a service of yours on this machine is found "
         "by itself; for others, the variable DSNB_TOKEN)"
@@ -55,22 +55,22 @@ def add_token_file(parser: argparse.ArgumentParser, meaning: str = "") -> None:
 
 
 def add_json(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """Add `--json`."""
+    """Add `--json` with this help text."""
     parser.add_argument("--json", action="store_true", dest="as_json", help=meaning)
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    """Add where a server listens."""
+    """Add the options for the address that a server listens on."""
     parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: one that is free)")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
 
 
 def token_of(args: argparse.Namespace) -> str | None:
-    """The token that the options give; None to have it found by the service's address, or in the environment.
+    """The token given by the options; None to look it up by the service's address or in the environment.
 
     Raises:
         NotFoundError: the file cannot be read.
-        FailedPreconditionError: what is in it is no token.
+        FailedPreconditionError: the file holds no valid token.
     """
     if args.token_file is None:
         return None

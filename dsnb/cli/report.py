@@ -1,4 +1,4 @@
-"""`dsnb report`: one self-contained page about a run."""
+"""`dsnb report`: write a self-contained HTML report of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ EXAMPLES = """\
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     parser = add_command(commands, "report", run, DESCRIPTION, EXAMPLES)
     parser.add_argument(
         "source",
@@ -37,7 +36,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page."""
+    """Write the report and print its path."""
     path = _write(args)
     print(json.dumps({"page": path}) if args.as_json else f"report written to {path}")
     return 0

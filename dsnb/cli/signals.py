@@ -1,4 +1,4 @@
-"""Run a server until it is told to stop."""
+"""Signal handling for commands that run a server until it is stopped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _POLL_INTERVAL_S = 0.5
 
 @contextmanager
 def drain_and_stop_events() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Give an event that the first SIGTERM sets, and one that the second SIGTERM or Ctrl-C sets.
+    """Yield two events: the first SIGTERM sets `drain`; a second SIGTERM or Ctrl-C sets `stop`.
 
-    The signal after that ends the process at once, as without us.
+    Once `stop` is set, the original handlers are restored, so a further signal ends the process immediately.
     """
     drain, stop = threading.Event(), threading.Event()
 
@@ -31,7 +31,7 @@ def drain_and_stop_events() -> Iterator[tuple[threading.Event, threading.Event]]
 
 @contextmanager
 def stop_event() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C and SIGTERM set. The second signal ends the process at once, as without us."""
+    """Yield an event that Ctrl-C or SIGTERM sets. A second signal ends the process immediately."""
     event = threading.Event()
 
     def on_signal(_number: int) -> bool:
@@ -44,7 +44,7 @@ def stop_event() -> Iterator[threading.Event]:
 
 @contextmanager
 def _handle_signals(on_signal: Callable[[int], bool]) -> Iterator[None]:
-    """Tell a function of each signal, until it says that this was the last one that it wants."""
+    """Call `on_signal` for each signal; once it returns True, or at the end of the block, restore the old handlers."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if on_signal(number):
@@ -67,20 +67,23 @@ def wait_until_stopped(
     drain: threading.Event | None = None,
     start_draining: Callable[[], object] = lambda: None,
 ) -> None:
-    """Wait until a server is told to stop, or has stopped by itself.
+    """Wait until a server is asked to stop, or has stopped by itself.
 
     Args:
-        stop: Set when it is to stop.
-        join: Returns when the server has ended, or raises why it had to.
-        drain: Set when it is to finish what it has, and then to stop.
-        start_draining: Called once then; the server ends by itself afterwards.
+        stop: Set to request a stop.
+        join: Returns when the server has ended; raises the error that ended it.
+        drain: Set to request that the server finishes its work and then stops.
+        start_draining: Called once when `drain` is set; the server then ends by itself.
+
+    Raises:
+        Exception: the error that `join` raised.
     """
     reasons: list[Exception] = []
 
     def watch() -> None:
         try:
             join()
-        except Exception as reason:  # noqa: BLE001 - raised again by whoever waits
+        except Exception as reason:  # noqa: BLE001 - raised in the waiting thread below
             reasons.append(reason)
         stop.set()
 
@@ -89,6 +92,7 @@ def wait_until_stopped(
         if drain is not None and drain.is_set():
             drain = None
             start_draining()
-        # A signal that another thread took (as happens after SIGCONT) is seen only by a main thread that runs.
+        # Wake up regularly: if another thread received the signal (as after SIGCONT), Python runs the handler only
+        # when the main thread executes bytecode.
     for reason in reasons:
         raise reason

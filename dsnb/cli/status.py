@@ -1,4 +1,4 @@
-"""`dsnb status`: what a service looks like now."""
+"""`dsnb status`: print the current state of a service, or list the services."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ EXAMPLES = """\
   dsnb status digits --json      of the one called `digits`, everything, for a script"""
 
 ANSWER_TIMEOUT_S = 3.0
-"""How long the list waits for a service; one that does not answer is listed as such."""
+"""How long to wait for each service, in seconds. A service that does not answer is listed as such."""
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     parser = add_command(commands, "status", run, DESCRIPTION, EXAMPLES)
     add_service(parser)
     add_json(parser, "print everything as one JSON object (a list as `services`)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a snapshot, or the list of services."""
+    """Print a snapshot of one service, or the list of services."""
     from dsnb.notebook.connect import connect
     from dsnb.wire.discovery import remove_stale, running
 
@@ -59,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSummary:
-    """What a list of services tells of one: all but its token.
+    """One entry of the list of services: everything except the token.
 
     Attributes:
-        workers: How many it has; None, like the next two, if it does not answer.
-        jobs: How many it knows.
-        started: Since when it runs, in seconds since the epoch.
+        workers: The number of workers; None, like the next two, if the service does not answer.
+        jobs: The number of jobs.
+        started: When the service started, in seconds since the epoch.
     """
 
     name: str
@@ -76,13 +75,13 @@ class ServiceSummary:
 
 
 def service_summaries(services: list[Connection]) -> list[ServiceSummary]:
-    """Each service as it is now; they are asked at the same time."""
+    """A summary of each service; all services are queried in parallel."""
     with ThreadPoolExecutor(len(services)) as pool:
         return list(map(service_summary, services, pool.map(try_fetch_snapshot, services)))
 
 
 def try_fetch_snapshot(connection: Connection) -> Snapshot | None:
-    """What a service says of itself, if it answers soon."""
+    """The service's snapshot, or None if it does not answer in time."""
     from dsnb.monitor.watch import fetch_snapshot
 
     try:
@@ -92,7 +91,7 @@ def try_fetch_snapshot(connection: Connection) -> Snapshot | None:
 
 
 def service_summary(connection: Connection, snapshot: Snapshot | None) -> ServiceSummary:
-    """One service of the list."""
+    """Summarise one service for the list."""
     known = ServiceSummary(name=connection.name, target=connection.target, pid=connection.pid)
     if snapshot is None:
         return known
@@ -107,7 +106,7 @@ def service_summary(connection: Connection, snapshot: Snapshot | None) -> Servic
 
 
 def services_text(services: list[ServiceSummary]) -> str:
-    """The list of services, for people."""
+    """The list of services as text."""
     header = ["name", "target", "pid", "workers", "jobs", "since"]
     return "\n".join([f"{len(services)} services run here; name one:", *table(header, list(map(_row, services)))])
 

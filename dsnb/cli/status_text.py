@@ -8,11 +8,11 @@ from dsnb.monitor.formatting import format_bytes, format_duration, plural
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus, WorkerStatus
 
 MAX_EVENTS = 5
-"""How many of the newest events are shown."""
+"""The number of recent events to print."""
 
 
 def status_text(snapshot: Snapshot) -> str:
-    """The whole service: workers, jobs, and what happened lately."""
+    """The whole service as text: workers, jobs and recent events."""
     lines = [f"{snapshot.service} at {snapshot.target}, up {format_duration(snapshot.time - snapshot.started)}"]
     lines += ["", plural(len(snapshot.workers), "worker"), *worker_lines(snapshot.workers)]
     for job in snapshot.jobs:
@@ -28,7 +28,7 @@ def status_text(snapshot: Snapshot) -> str:
 
 
 def older_jobs_lines(snapshot: Snapshot) -> list[str]:
-    """A line for the jobs that are no longer shown one by one, if there are any."""
+    """One line that sums up the older jobs, which are not listed individually; empty if there are none."""
     if snapshot.older is None or not snapshot.older.jobs:
         return []
     sums = snapshot.older
@@ -37,7 +37,7 @@ def older_jobs_lines(snapshot: Snapshot) -> list[str]:
 
 
 def worker_lines(found: Sequence[WorkerStatus]) -> list[str]:
-    """A line for each worker."""
+    """A table with a row for each worker."""
     header = ["name", "address", "state", "tasks", "produced", "sent", "cache"]
     rows = [
         [
@@ -55,7 +55,7 @@ def worker_lines(found: Sequence[WorkerStatus]) -> list[str]:
 
 
 def job_lines(job: JobStatus) -> Iterator[str]:
-    """One job: what it is, its splits, a line for each trainer."""
+    """One job: its state, its splits, and a row for each trainer."""
     yield f"job {job.name}: {job.mode}, iteration {job.iteration}, {job.state}"
     yield f"  {job.pipeline}"
     yield f"  {job.produced:,} elements produced, {job.consumed:,} consumed"
@@ -67,20 +67,20 @@ def job_lines(job: JobStatus) -> Iterator[str]:
 
 
 def split_lines(job: JobStatus) -> Iterator[str]:
-    """A line for each source whose splits a job hands out."""
+    """A line for each source whose splits the dispatcher assigns."""
     for split in job.splits:
         lost = f", {split.lost} lost" if split.lost else ""
         yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
 
 
 def trainer_row(trainer: TrainerStatus) -> list[str]:
-    """The cells of one trainer."""
+    """The table cells of one trainer."""
     counts = (trainer.elements, trainer.hits, trainer.misses, trainer.lag, trainer.skipped, trainer.lost)
     return [trainer.trainer_id, *(f"{count:,}" for count in counts)]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with columns as wide as they need to be; empty without rows."""
+    """Lay out text in aligned columns; empty without rows."""
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]

@@ -1,4 +1,4 @@
-"""`dsnb top`: a service as it is now, over and over, in a terminal."""
+"""`dsnb top`: a live view of a service in the terminal."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ EXAMPLES = """\
   dsnb top --json                once, with the verdicts, for a script"""
 
 RATE_SPAN_S = 3.0
-"""Rates are over so many seconds at the least, where there was that much time."""
+"""The period over which rates are computed, in seconds; shorter until that much time has passed."""
 _FIRST_INTERVAL_S = 1.2
 _STRIP_WIDTH = 24
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     parser = add_command(commands, "top", run, DESCRIPTION, EXAMPLES)
     add_service(parser)
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks (default: 1)")
@@ -48,7 +47,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it until it is told to stop."""
+    """Show the service until q or Ctrl-C; print once if the output is not a terminal."""
     from dsnb.notebook.connect import connect
 
     seconds("interval", args.interval)
@@ -79,7 +78,7 @@ def _print_once(args: argparse.Namespace, before: Snapshot, after: Snapshot) -> 
 
 
 def screen_lines(before: Snapshot, after: Snapshot, width: int) -> list[str]:
-    """Everything as lines of text, none longer than the terminal."""
+    """The whole screen as lines of text, cut to the terminal's width."""
     from dsnb.monitor.formatting import LEVEL_SIGNS, format_duration
     from dsnb.monitor.rates import rates
     from dsnb.monitor.verdict import verdicts
@@ -100,7 +99,10 @@ def _job(job: JobStatus, between: Rates) -> Iterator[str]:
     from dsnb.monitor.formatting import format_rate
 
     its = between.job(job.name)
-    yield f"job {job.name} ({job.mode}, {job.state}): {format_rate(its.produced)} produced, {format_rate(its.consumed)} consumed"
+    yield (
+        f"job {job.name} ({job.mode}, {job.state}): "
+        f"{format_rate(its.produced)} produced, {format_rate(its.consumed)} consumed"
+    )
     yield f"  {job.pipeline}"
     yield from split_lines(job)
     header = [
@@ -133,7 +135,7 @@ def _trainer(job: JobStatus, trainer: TrainerStatus, between: Rates) -> list[str
 
 
 def window_strip(job: JobStatus, trainer: TrainerStatus) -> str:
-    """Where a trainer stands in what is in memory, at its worst task: the newest element at the right."""
+    """Where a trainer stands in the window of the task where it lags most: the newest element is on the right."""
     held = {task.task_id: task.head - task.tail for task in job.tasks}
     behind = [cursor.lag / held[cursor.task_id] for cursor in trainer.cursors if held.get(cursor.task_id)]
     if not behind:
@@ -165,7 +167,7 @@ def _workers(after: Snapshot, between: Rates) -> list[str]:
 
 @contextmanager
 def _terminal() -> Iterator[None]:
-    """Keys come one by one, and what stood on the screen is there again afterwards."""
+    """Read single keys without echo, and use the alternate screen, so that the old contents return afterwards."""
     import termios
     import tty
 
@@ -188,6 +190,6 @@ def _draw(lines: list[str]) -> None:
 
 
 def _quit_pressed(wait_s: float) -> bool:
-    """Wait for the next look; whether q was pressed."""
+    """Wait until the next update; return whether q or Ctrl-C was pressed."""
     ready, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(ready) and os.read(sys.stdin.fileno(), 64).lower().startswith((b"q", b"\x03"))

@@ -1,4 +1,4 @@
-"""`dsnb worker`: the role that runs pipelines and serves elements, in a process of its own."""
+"""`dsnb worker`: run a worker in a process of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ SIZE_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB
 
 
 def add_to(commands: Commands) -> None:
-    """Declare the command."""
     parser = add_command(commands, "worker", run, DESCRIPTION, EXAMPLES)
     parser.add_argument(
         "--dispatcher",
@@ -56,7 +55,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a worker until it is told to stop."""
+    """Run a worker until Ctrl-C or SIGTERM."""
     from dsnb.elements.imports import keep_received_modules
     from dsnb.worker.config import WorkerConfig
     from dsnb.worker.host import keep_freed_memory, set_switch_interval
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def resolve_target(service: str | None) -> str:
-    """The address of the service that is meant; an address is what it is, a name is looked up.
+    """The address of a service given by address or name; None means the only one that runs here.
 
     Raises:
         NotFoundError: no such service runs here.
@@ -102,10 +101,10 @@ def resolve_target(service: str | None) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Read a size in bytes, as in `500MB`, `2GiB` or `1000`.
+    """Parse a size in bytes, as in `500MB`, `2GiB` or `1000`.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: the text is not a size.
     """
     number = text.rstrip("KMGiIBkmgb")
     unit = text[len(number) :].upper()

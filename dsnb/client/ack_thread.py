@@ -1,7 +1,7 @@
-"""Telling workers what was consumed when the user's thread is busy: within milliseconds, by one thread for all readers.
+"""Acknowledgements while the user's thread is busy: one thread for all readers sends them within milliseconds.
 
-A worker keeps what it sent until it knows that it was consumed; when a reader dies, the rest goes to others. A user's
-loop that takes long for each element calls nothing of dsnb meanwhile, so another thread has to tell.
+A worker keeps elements until they are acknowledged; if the reader dies, unacknowledged elements go to other readers. A
+training loop that takes long for each element does not call dsnb meanwhile, so another thread must acknowledge.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 ACK_INTERVAL_S: Final = 0.01
-"""How long a worker may not know of an element that was consumed."""
+"""How long a consumed element may stay unacknowledged."""
 _IDLE_S: Final = 1.0
 
 
 class Acknowledger(Protocol):
-    """A reader."""
+    """A reader that the acknowledgement thread calls."""
 
     def acknowledge(self) -> bool:
-        """Tell workers what was consumed; whether to come again after the interval."""
+        """Acknowledge what was consumed; returns whether to call again after the interval."""
         ...
 
 
 class AckThread:
-    """Calls readers a moment after they asked for it. Its thread ends with the last reader, or a while after."""
+    """Calls readers a moment after they asked for it. The thread ends when the last reader is gone, or after idling."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,19 +35,19 @@ class AckThread:
         self._thread: threading.Thread | None = None
 
     def call_soon(self, reader: Acknowledger) -> None:
-        """Have a reader called once, about `INTERVAL_S` from now. Does not keep the reader."""
+        """Call a reader once, about `ACK_INTERVAL_S` from now. Keeps only a weak reference to it."""
         with self._lock:
             self._known.add(reader)
             self._pending.add(reader)
             self._requested.set()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="dsnb-acknowledge", daemon=True)
-                with suppress(RuntimeError):  # no thread can be started: workers are told with the next element
+                with suppress(RuntimeError):  # no thread can be started: the next element acknowledges instead
                     thread.start()
                     self._thread = thread
 
     def forget(self, reader: Acknowledger) -> None:
-        """Call a reader no more."""
+        """Stop calling a reader that is being closed."""
         with self._lock:
             self._known.discard(reader)
             self._pending.discard(reader)
@@ -70,7 +70,7 @@ class AckThread:
             for reader in readers:
                 if reader.acknowledge():
                     self.call_soon(reader)
-            del readers
+            del readers  # drop the strong references before waiting again, or a dropped reader would stay alive
 
 
 ack_thread = AckThread()

@@ -1,7 +1,7 @@
-"""What a reader handed out, and how much of it the user has consumed.
+"""Elements between a reader and its user: which were delivered to the pipeline, and which the user has consumed.
 
-An element is consumed when the user has it. Where operations of this process that hold elements back stand behind the
-reader (a shuffle), nobody can tell, and it counts as consumed when it was handed to them.
+An element is consumed when the user receives it. If operations of this process hold elements back (a shuffle), that
+cannot be observed, and an element counts as consumed when it is delivered to them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dsnb.dataclass import dataclass
 
 @dataclass(slots=True)
 class _Unconsumed:
-    """Elements of one task that were handed out and that the user has not consumed."""
+    """Elements of one task that were delivered to the pipeline and are not consumed."""
 
     task_read: TaskRead
     count: int
     element_bytes: int
-    """Bytes of one of them."""
+    """Bytes of each of these elements."""
 
 
 class ConsumptionTracker:
-    """The elements of one reader between its tasks and its user. Thread-safe.
+    """Counts the elements of one reader that the user has consumed. Thread-safe.
 
     Args:
-        tasks: Where what was consumed is noted.
+        tasks: The reader's tasks, whose counters it advances.
     """
 
     def __init__(self, tasks: TaskTable) -> None:
@@ -36,29 +36,35 @@ class ConsumptionTracker:
         self._lock = threading.Lock()
         self._unconsumed: deque[_Unconsumed] = deque()
         self._counted_early = 0
-        """Elements that count as consumed although the user does not have them yet: these are not counted again."""
+        """Elements that were counted as consumed before the user received them. They are not counted a second time."""
         self.tracked = False
-        """Whether the end of the pipeline tells of each element when the user has it."""
+        """Whether the end of the pipeline reports each element that the user receives."""
         self.held_downstream = False
         """Whether operations of this process hold elements back."""
         self.consumed = 0
-        """Elements consumed so far."""
+        """Total number of elements consumed."""
 
     def reset(self, tasks: TaskTable) -> None:
-        """Forget what was handed out: it belongs to other readers now, or counts as consumed already."""
+        """Forget delivered elements: they belong to other readers now, or count as consumed already."""
         with self._lock:
             self._tasks = tasks
             self._unconsumed.clear()
 
     def add_delivered(self, task_read: TaskRead, count: int, element_bytes: int) -> None:
-        """Note that elements of a task are on their way to the user; `element_bytes` is the bytes of one."""
+        """Add elements that were delivered to the pipeline.
+
+        Args:
+            task_read: The task that they came from.
+            count: The number of elements.
+            element_bytes: Bytes of one element.
+        """
         with self._lock:
             self._unconsumed.append(_Unconsumed(task_read, count, element_bytes))
         if self.held_downstream:
             self._tasks.mark_dequeued(task_read, count, element_bytes * count)
 
     def mark_consumed(self, count: int) -> None:
-        """The user has consumed so many more of what was handed out, the oldest first."""
+        """Count the oldest `count` delivered elements as consumed."""
         with self._lock:
             known = min(count, self._counted_early)
             self._counted_early -= known
@@ -72,13 +78,14 @@ class ConsumptionTracker:
             count -= part
             self.consumed += part
             self._tasks.mark_consumed(first.task_read, part)
+            # Otherwise `add_delivered` has counted these elements as dequeued already.
             if not self.held_downstream:
                 self._tasks.mark_dequeued(first.task_read, part, first.element_bytes * part)
             if not first.count:
                 self._unconsumed.popleft()
 
     def mark_all_consumed(self, unread: int = 0) -> bool:
-        """Everything is consumed but for the last `unread`; whether that is more than before."""
+        """Count all but the last `unread` delivered elements as consumed; returns whether any were added."""
         with self._lock:
             count = sum(part.count for part in self._unconsumed) - unread
             if count <= 0:

@@ -1,8 +1,8 @@
-"""The stage behind a coordinated read: joins as one consumer, and takes round after round with the others.
+"""The stage that reads a job in rounds, as one consumer of a coordinated read.
 
-`client/rounds` decides; here are its threads. One tends the tasks, whatever the user does meanwhile: consumers wait for
-one another, and one whose user is busy must still receive, acknowledge and answer halts. The other is the user's own,
-which waits for the next round and takes it.
+`client/rounds` decides what to take next; this module runs the threads. The user's thread waits for the next round and
+takes it. The maintenance thread opens tasks, acknowledges elements and answers halts whatever the user does: other
+consumers wait for this one, so it must keep receiving while its user is busy.
 """
 
 from __future__ import annotations
@@ -42,27 +42,30 @@ from dsnb.wire.methods import STATUS
 from dsnb.wire.transfer.protocol import FrameSlice
 
 _CHECK_INTERVAL_S = 0.5
-"""How often a wait looks around: what one look lasted longer, this process was held up, and it does not count."""
+"""How often a waiting thread checks. A check that lasts longer means that this process was stopped; the excess does not
+count as waiting."""
 _ROUNDS_AHEAD = 64
-"""Turns of a task that may wait for their rounds: enough to hide the way there and back, and bytes bound them too."""
+"""Rounds of a task that may be buffered before they are due: enough to hide a round trip. A byte limit applies too."""
 
 
 class CoordinatedInbox(Inbox):
-    """What arrives for one consumer, task by task, until its round comes."""
+    """Buffers what arrives for one consumer, by task, until its round is due."""
 
     def __init__(self, num_consumers: int) -> None:
         super().__init__()
-        self.poller = None  # of the two threads here neither takes and waits alone
+        # No poller: it serves one thread that both waits and takes, but here two threads do.
+        self.poller = None
         self.rounds = ConsumerRounds()
         self.has_work = False
-        """Whether there is something to do for the thread that tends the tasks."""
+        """Whether the maintenance thread has something to do."""
         self.starving = False
+        """Whether the user's thread waits for a round that is not here, so that byte limits should be raised."""
         self.loss_warnings: deque[str] = deque()
-        """What the user is to be told of as lost."""
+        """Texts of data-loss warnings, for the user's thread to emit."""
         self.errors: deque[tuple[str, Exception]] = deque()
-        """What it was refused, and for which task; empty for all."""
+        """Errors for the user's thread to raise, with the task id; empty for errors of the whole read."""
         self.retry = False
-        """Whether to ask again where it was refused."""
+        """Whether to retry tasks whose worker refused this reader."""
         self._num_consumers = num_consumers
 
     def put(self, task_read: TaskRead, frame_slice: FrameSlice) -> None:
@@ -76,9 +79,8 @@ class CoordinatedInbox(Inbox):
         self._update_received(task_read)
 
     def _update_received(self, task_read: TaskRead) -> None:
-        task_read.account.received = self.rounds.task_rounds(
-            task_read.info.task_id
-        ).received  # which begins where its worker does
+        # A round number, not a count: it begins at the oldest round that the worker still has.
+        task_read.account.received = self.rounds.task_rounds(task_read.info.task_id).received
         self.has_work = True
         self.changed.notify_all()
 
@@ -90,14 +92,18 @@ class CoordinatedInbox(Inbox):
         self.rounds.clear()
 
     def wait_for_work(self, timeout: float) -> bool:
-        """Wait for something to do; False when there will be no more. Under the lock."""
+        """Wait for work of the maintenance thread; False after cancellation. Requires the lock."""
         self.changed.wait_for(lambda: self.has_work or self.updates or self.failed or self.cancelled, timeout)
         self.has_work = False
         return not self.cancelled
 
 
 class CoordinatedTaskTable(TaskTable):
-    """The tasks of one consumer. Each has its own credit, for a round waits until all consumers have received it."""
+    """The tasks of one consumer.
+
+    Credit does not move between tasks, for a round cannot be taken before all consumers have received it: each task has
+    its own. All counters are in rounds of the task.
+    """
 
     _inbox: CoordinatedInbox
 
@@ -112,14 +118,16 @@ class CoordinatedTaskTable(TaskTable):
         return now + 1.0
 
     def acknowledge(self) -> None:
-        """Tell each worker what arrived and what was taken, if it does not know."""
+        """Send each worker the counters of received and consumed rounds, if they changed."""
         if self._inbox.starving:
             self._inbox.starving = False
             self.raise_byte_limits()
         for hold in self._task_reads.values():
+            # The user's thread takes rounds at the same time.
             with self._inbox.changed:
                 task_rounds = self._inbox.rounds.task_rounds(hold.info.task_id)
                 hold.account.consumed = hold.account.dequeued = max(hold.account.consumed, task_rounds.consumed)
+                # Recounted each time, for rounds leave the buffer without `mark_dequeued`.
                 hold.buffered_bytes = 0
                 hold.count_bytes(task_rounds.nbytes)
         self._top_up(time.monotonic())
@@ -138,12 +146,12 @@ class CoordinatedTaskTable(TaskTable):
 
 
 class CoordinatedStage(JobReader):
-    """One consumer's read of the rounds of a job.
+    """One consumer's read of a job, round by round.
 
     Args:
-        service: Where the dispatcher is.
-        dataset_id: What to read.
-        options: How, with index and number of consumers.
+        service: Address and token of the service.
+        dataset_id: Id of the registered dataset.
+        options: The options of the read, with index and number of consumers.
     """
 
     closes_slowly = True
@@ -183,29 +191,29 @@ class CoordinatedStage(JobReader):
         self._control.start()
 
     def warn_at_start(self) -> None:
-        """Warn of what keeps rounds from coming."""
+        """Warn if the job lacks workers or is paused."""
         notices.warn_absent_or_paused(self._joined)
 
     # ---- the stage
 
     def produce(self, want: int) -> Run:
-        """The element of the next round; waits for it."""
-        del want  # more than one would be taken before its user comes to it
+        """Return the element of the next round; waits for it."""
+        del want  # one at a time: a round counts as taken here, so none may be taken before its user needs it
         piece = self._next_slice()
         return list(piece.elements())
 
     def source_position(self, _behind: int) -> NoReturn:
-        """There is none: rounds are where all consumers are, and a consumer that comes again goes on with them."""
+        """Refuse: the dispatcher keeps the round, and a returning consumer continues with the others."""
         raise no_position_error("a coordinated read is where all its consumers are")
 
     def cancel(self) -> None:
-        """Wake the thread that waits in `pull`."""
         super().cancel()
         self._inbox.cancel()
 
     def release(self, unread: int) -> None:
-        """Leave the job; the round that this consumer would take next is told."""
+        """Leave the job. The final report names the next round that this consumer would take."""
         with self._inbox.changed:
+            # Rounds that the user did not get were not taken: the final report names the first of them.
             self._inbox.rounds.next_round -= unread
         self._inbox.cancel()
         self._maintenance.join()
@@ -217,7 +225,10 @@ class CoordinatedStage(JobReader):
             self._inbox.clear()
 
     def continue_counters(self, previous: Stage) -> None:
-        """Count on; each pass is another client, which reports its own."""
+        """Continue the counters of the previous pass.
+
+        Each pass is a new client, which reports only its own elements.
+        """
         super().continue_counters(previous)
         self._elements_before = self.elements
 
@@ -239,6 +250,7 @@ class CoordinatedStage(JobReader):
                     inbox.changed.notify_all()
                     before = self._clock()
                     inbox.changed.wait(_CHECK_INTERVAL_S)
+                # A longer check means that this process was stopped: do not count the excess.
                 waited += min((self._clock() - before) / 1e9, 2 * _CHECK_INTERVAL_S)
                 if waited > self._consumer_timeout_s:
                     self._check_overdue(waited)
@@ -270,15 +282,15 @@ class CoordinatedStage(JobReader):
     def _raise_errors(self) -> None:
         for task_id, error in list(self._inbox.errors):
             if not task_id or self._inbox.rounds.waits_for(task_id):
-                if isinstance(error, ResourceExhaustedError):  # it may heal
+                if isinstance(error, ResourceExhaustedError):  # may succeed later
                     self._inbox.errors.remove((task_id, error))
                     self._inbox.retry = True
                 raise copy(error)
         refusal = self._inbox.refusal
         if isinstance(refusal, NotFoundError):
             raise FailedPreconditionError(
-                f"{self._consumer_name} of job {self._options.job_name!r} is not this reader any more: another one has come "
-                "with its index, or it was not heard of for longer than client_timeout_ms",
+                f"{self._consumer_name} of job {self._options.job_name!r} is not this reader any more: another one has "
+                "come with its index, or it was not heard of for longer than client_timeout_ms",
                 did="the others go on with whoever has its place",
                 hint="iterate the dataset again: it joins the others at their next round",
             )
@@ -290,31 +302,31 @@ class CoordinatedStage(JobReader):
         return self._options.trainer_id
 
     def _check_overdue(self, waited: float) -> None:
-        """Look why nothing has come for so long.
+        """Find out why nothing has arrived for so long.
 
         Raises:
-            DeadlineExceededError: with whom it waits for.
+            DeadlineExceededError: with the consumers, workers or service that the round waits for.
         """
         missing = f"the service at {self._channel.address}, which does not answer"
         with suppress(UnavailableError):
             snapshot = decode(Snapshot, self._channel.call(STATUS, Empty(), timeout=5.0))
             job = snapshot.job(self._options.job_name)
             if job is not None and job.paused_by:
-                return  # the word of it is on its way
+                return  # the update that says so has not arrived yet
             missing = job.rounds.waits_for if job is not None and job.rounds is not None else "a job that is gone"
         with self._inbox.changed:
             at = self._inbox.rounds.next_round
             if self._inbox.rounds.ready:
                 return
         raise DeadlineExceededError(
-            f"{self._consumer_name} of job {self._options.job_name!r} has waited {waited:.0f} seconds for round {at:,}; it "
-            f"waits for {missing or 'nobody any more: it was a moment ago'}",
+            f"{self._consumer_name} of job {self._options.job_name!r} has waited {waited:.0f} seconds for round "
+            f"{at:,}; it waits for {missing or 'nobody any more: it was a moment ago'}",
             did="nothing was given up: the next `next` goes on waiting",
             hint="start a consumer that is gone again, with its consumer_index: it takes its place among the others; "
             "dsnb.start(consumer_timeout_ms=...) or DispatcherConfig(consumer_timeout_ms=...) says how long to wait",
         )
 
-    # ---- the tending thread
+    # ---- the maintenance thread
 
     def _maintain(self) -> None:
         due = 0.0
@@ -340,14 +352,14 @@ class CoordinatedStage(JobReader):
             self._acknowledge_halt()
 
     def _queue_error(self, task_id: str, error: Exception | None) -> None:
-        """Have the user's thread raise an error: while the task is there, rounds wait for it."""
+        """Queue an error for the user's thread, which raises it when the next round needs this task."""
         if error is not None:
             with self._inbox.changed:
                 self._inbox.errors.append((task_id, error))
                 self._inbox.changed.notify_all()
 
     def _acknowledge_halt(self) -> None:
-        """Answer a halt as soon as that can be done."""
+        """Report to the dispatcher as soon as a halt can be acknowledged."""
         with self._inbox.changed:
             halt = self._inbox.rounds.report().halt
         if halt and halt != self._acknowledged_halt:

@@ -1,4 +1,4 @@
-"""`distribute`, `register_dataset` and `from_dataset_id`: how a pipeline comes to a service, and its elements back."""
+"""`distribute`, `register_dataset` and `from_dataset_id`: register a pipeline with a service and read its elements."""
 
 from __future__ import annotations
 
@@ -56,37 +56,39 @@ def distribute(
     target_workers: str = "AUTO",
     checksum: bool = False,
 ) -> Callable[[Dataset], Dataset]:
-    """Have the workers of a service do everything before this; for `Dataset.apply`, as in the tf.data service.
+    """Run all operations before this one on the workers of a service; for `Dataset.apply`, as in the tf.data service.
 
     Args:
         processing_mode: A `ShardingPolicy`, or "parallel_epochs" (OFF: every worker produces the whole dataset) or
             "distributed_epoch" (DYNAMIC: together they produce it once).
         service: A `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
-        job_name: Readers of one name share one job; None for a job of one's own. Each loop over the dataset is the
-            job's next pass; what one reader of a pass gets, the others do not.
-        consumer_index: Which consumer of a coordinated read this is, from 0 on; needs `num_consumers` and `job_name`.
-        num_consumers: How many consumers read together, in rounds: in each round all of them get elements of the same
-            worker, next to each other in its sequence. Needs a dataset without an end (`repeat`).
-        max_outstanding_requests: Most elements on their way or buffered, over all workers; None to bound bytes only.
-        data_transfer_protocol: None for the best that works: "local" (by reference, in one process), "shared_memory"
-            (on one host), or "grpc"; or one of these.
-        compression: Of what travels by gRPC: "AUTO" for what is measured to be fastest on these data and this link,
-            which may be nothing; None for nothing; "LZ4" or "ZSTD".
-        cross_trainer_cache: Share one preprocessing pass with other trainers: all of them get all elements.
+        job_name: Clients that use one name share one job; None for a private job. Each loop over the dataset is the
+            job's next epoch. The clients of an epoch divide its elements: each element goes to one of them.
+        consumer_index: Index of this consumer in a coordinated read, from 0; needs `num_consumers` and `job_name`.
+        num_consumers: Number of consumers that read together, in rounds: in each round all consumers get consecutive
+            elements of one worker. Needs an endless dataset (`repeat`).
+        max_outstanding_requests: Most elements in flight or buffered, over all workers; None to limit bytes only.
+        data_transfer_protocol: "local" (by reference, in one process), "shared_memory" (on one host) or "grpc"; None
+            for the fastest that is available.
+        compression: Compression of elements sent by gRPC: "AUTO" for whatever is measured to be fastest for these data
+            and this connection, possibly none; None for none; "LZ4" or "ZSTD".
+        cross_trainer_cache: Share one preprocessing pass with other trainers: each of them gets all elements.
         target_workers: "AUTO" or "ANY" to read all workers; "LOCAL" to read only those of this process.
-        checksum: Whether each message carries a checksum; what was damaged on its way is a `DataLossError`. gRPC is
-            chosen then, not shared memory; within one process references are passed, and there is nothing to check.
+        checksum: Whether messages carry a checksum; a message damaged on the way is sent again, or raises
+            `DataLossError` if that keeps happening. gRPC is then used instead of shared memory. Within one process
+            elements are passed by reference and there is nothing to check.
 
     Returns:
-        A function from dataset to dataset. The new dataset's elements are those of the old one; their order holds for
-        one worker only. What is applied after it runs in this process.
+        A function from dataset to dataset. The new dataset has the elements of the old one, in an order that holds
+            within one worker only. Operations applied after it run in this process.
 
     Raises:
-        InvalidArgumentError: an argument can never be right, or the pipeline cannot be pickled (the variable is named).
-        FailedPreconditionError: the dataset is known to end, and is to be read in rounds.
-        UnavailableError: nobody answers at the address.
+        InvalidArgumentError: an argument is never valid, or the pipeline cannot be pickled (the error names the
+            variable).
+        FailedPreconditionError: a finite dataset is to be read in rounds.
+        UnavailableError: no service answers at the address.
         PermissionDeniedError: the token is missing or wrong.
-        FailedPreconditionError: the compression that was named is not installed.
+        FailedPreconditionError: the requested codec is not installed.
 
     Example:
         >>> import dsnb
@@ -127,7 +129,7 @@ def distribute(
             register_again=register,
             pipeline=dataset.operation,
         )
-        writable = dataset.options().writable  # concerns the reader, who is here
+        writable = dataset.options().writable  # an option of the reading side, so it is not left to the workers
         made = Dataset(source)
         return made if writable is None else made.with_options(Options(writable=writable))
 
@@ -138,17 +140,17 @@ def distribute(
 def register_dataset(
     service: Any, dataset: Dataset, compression: str | None = "AUTO", dataset_id: str | None = None
 ) -> str:
-    """Give a pipeline to a service, to be read by id from anywhere; as in the tf.data service.
+    """Register a pipeline with a service, so that any client can read it by id; as in the tf.data service.
 
-    An id keeps the pipeline that it was first given. Registering another one of the same structure under it changes
-    nothing, and is a `DsnbWarning` that names the first difference; `svc.forget(dataset_id=...)` makes the id free, for
-    a cell that is edited and run again.
+    An id keeps its first pipeline. Registering another pipeline of the same structure under it changes nothing and
+    gives a `DsnbWarning` that names the first difference; `svc.forget(dataset_id=...)` frees the id, for a cell that is
+    edited and run again.
 
     Args:
         service: A `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
-        dataset: What to register.
-        compression: As for `distribute`; what readers of this dataset id take.
-        dataset_id: The id to register it under; None to find it by its fingerprint, or to get a new one.
+        dataset: The dataset to register.
+        compression: As for `distribute`; applies to all readers of this dataset id.
+        dataset_id: The id to register it under; None to reuse the id of the same pipeline, or else to get a new one.
 
     Returns:
         The id.
@@ -165,8 +167,9 @@ def register_dataset(
     reply = _register(service, dataset, compression or NONE, dataset_id=dataset_id, mode="")
     if reply.difference:
         errors.warn(
-            f"the dataset id {dataset_id!r} names another pipeline, and goes on naming it: {reply.difference}. To register "
-            f"this one under the id, call svc.forget(dataset_id={dataset_id!r}) first; or use another dataset_id",
+            f"the dataset id {dataset_id!r} names another pipeline, and goes on naming it: {reply.difference}. To "
+            f"register this one under the id, call svc.forget(dataset_id={dataset_id!r}) first; or use another "
+            "dataset_id",
             DsnbWarning,
         )
     return reply.dataset_id
@@ -196,12 +199,12 @@ def from_dataset_id(
     """Read a registered dataset; as in the tf.data service.
 
     Args:
-        processing_mode: As for `distribute`; the other arguments too.
+        processing_mode: As for `distribute`.
         service: As for `distribute`.
-        dataset_id: What `register_dataset` gave.
-        element_spec: Checked against the registered one; None to take that.
-        job_name: As for `distribute`, but within the dataset id: readers of one id and one name share a job, which is
-            called as in "images/train"; other ids have jobs of their own by that name.
+        dataset_id: The id that `register_dataset` returned.
+        element_spec: Compared with the registered element spec; None to use the registered one.
+        job_name: As for `distribute`, but within the dataset id: clients that use one id and one name share a job,
+            shown as in "images/train". The same name with another id is another job.
         consumer_index: As for `distribute`.
         num_consumers: As for `distribute`.
         max_outstanding_requests: As for `distribute`.
@@ -212,7 +215,7 @@ def from_dataset_id(
 
     Raises:
         NotFoundError: no dataset has that id.
-        InvalidArgumentError: an argument can never be right, or the element spec is another one.
+        InvalidArgumentError: an argument is never valid, or the element spec differs from the registered one.
 
     Example:
         >>> import dsnb
@@ -316,14 +319,17 @@ def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], Unimple
 
 
 def _registration(request: RegisterRequest, definition: bytes) -> Iterator[RegisterRequest]:
-    """What is sent to register: first what the definition is of, then, to a server that has proven itself, itself."""
+    """Yield the messages of a registration: the metadata, then the pipeline in pieces.
+
+    The pieces are only sent once the server has proven its identity.
+    """
     yield request
     for part in split_bytes(definition):
         yield RegisterRequest(definition=part)
 
 
 class _TemporaryChannel:
-    """A channel for a few calls."""
+    """A context manager with a channel for a few calls."""
 
     def __init__(self, address: ServiceAddress) -> None:
         self._address = address

@@ -1,8 +1,8 @@
-"""How a reader's allowance is shared over its tasks. A pure core: counters and a time in, grants and recalls out.
+"""Flow control: divides a reader's credit over its tasks. A pure core: counters and a time in, grants and recalls out.
 
-`max_outstanding_requests` bounds what is granted, on its way or buffered, over all tasks together. Each task is topped
-up to an even share. With fewer credits than tasks the credit moves: one that lies unused at a task for a while is
-recalled, and given to the task that has waited longest.
+Theory of operation. `max_outstanding_requests` bounds the elements that are granted, in flight or buffered, over all
+tasks together. Each task is granted an even share. If there is less credit than tasks, credit moves: credit that stays
+unused for `IDLE_CREDIT_S` is recalled and granted to the task that has waited longest.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Iterable, Sequence
 from dsnb.dataclass import dataclass
 
 IDLE_CREDIT_S = 0.05
-"""How long a credit may lie unused while another task has none."""
+"""How long credit may stay unused while another task has none."""
 
 _UNLIMITED = 1 << 30
 
 
 @dataclass(slots=True)
 class CreditAccount:
-    """One task's counters, in elements of this reading; cumulative."""
+    """Counters of one task, in elements of this read. They are cumulative, so late or repeated messages do no harm."""
 
     granted: int = 0
     received: int = 0
     dequeued: int = 0
-    """Those that left this reader's buffer; its operations may hold some of them."""
+    """Elements that left this reader's buffer; operations downstream may still hold some of them."""
     consumed: int = 0
     ended: bool = False
     recalling: bool = False
     disconnected: bool = False
-    """Its connection broke, and it is not open again."""
+    """Whether the connection broke and was not reopened yet."""
     active_at: float = 0.0
-    """When it last delivered or was granted something."""
+    """Time of the last delivery or grant, in seconds."""
 
     @property
     def outstanding(self) -> int:
-        """Elements that count against the allowance."""
+        """Elements that count against `max_outstanding_requests`."""
         return (self.received if self.ended else self.granted) - self.dequeued
 
     @property
@@ -44,17 +44,17 @@ class CreditAccount:
         return 0 if self.ended else self.granted - self.received
 
     def reclaim_unused(self) -> None:
-        """Take all unused credit back at once: nobody is there who could use it, or answer a recall."""
+        """Take back all unused credit at once: the connection is gone, so nothing can use it or answer a recall."""
         self.granted = self.received
         self.recalling = False
 
 
 def top_up(accounts: Sequence[CreditAccount], limit: int | None, now: float) -> list[CreditAccount]:
-    """Grant what the limit allows; returns the accounts whose grant has grown.
+    """Grant as much credit as the limit allows; returns the accounts whose grant grew.
 
     Args:
-        accounts: All tasks' accounts; changed in place.
-        limit: The allowance over all of them; None for as much as they like.
+        accounts: The accounts of all tasks; changed in place.
+        limit: `max_outstanding_requests`; None for unlimited.
         now: The present time in seconds.
     """
     open_ones = [account for account in accounts if not (account.ended or account.recalling or account.disconnected)]
@@ -66,10 +66,10 @@ def top_up(accounts: Sequence[CreditAccount], limit: int | None, now: float) -> 
     free = limit - sum(account.outstanding for account in accounts)
     share = max(1, limit // max(1, len(open_ones)))
     grown = []
-    # The one that has waited longest first: so credit goes round when there is less of it than tasks.
+    # Tasks without credit come first, the longest waiting before the others: credit rotates if it is scarce.
     for account in sorted(open_ones, key=lambda account: (account.outstanding > 0, account.active_at)):
         more = min(free, share - account.outstanding)
-        # In steps of half a share, so that not each element costs a message.
+        # In steps of half a share, so that not every element costs a message.
         if more > 0 and (account.outstanding == 0 or 2 * more >= share):
             free -= more
             account.granted += more
@@ -79,7 +79,7 @@ def top_up(accounts: Sequence[CreditAccount], limit: int | None, now: float) -> 
 
 
 def choose_recall(accounts: Iterable[CreditAccount], now: float) -> CreditAccount | None:
-    """The account whose unused credit should move to a task that has none; None where all is well."""
+    """Return the account whose unused credit should move to a task that has none; None if no credit needs to move."""
     open_ones = [account for account in accounts if not (account.ended or account.disconnected)]
     if any(account.recalling for account in open_ones) or all(account.outstanding for account in open_ones):
         return None

@@ -1,4 +1,8 @@
-"""Where all tasks of one reader put what they deliver, and where the reader waits for it."""
+"""The inbox of one reader: its tasks deliver frame slices into it, and the reader waits for them here.
+
+`Inbox.lock` guards the inbox and the counters that sinks change. Sinks are called from any thread; one thread takes and
+waits.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +19,22 @@ from dsnb.wire.ranges import split_ranges
 from dsnb.wire.transfer.protocol import FrameSlice, ReadHandle, Sink
 
 INITIAL_MAX_BYTES = 128 << 10
-"""Bytes that a task may have on its way at first; doubled when the reader starves."""
+"""Initial `max_bytes` of a task: bytes that may be in flight or unconsumed. Doubled when the reader starves."""
 
 _MIN_SLICES_ON_THE_WAY = 8
-"""Pieces that a window over gRPC grows to hold while its reader starves: only what the worker may send can wait there
-for a late reader, and go together."""
+"""Frame slices that `max_bytes` grows to hold while its gRPC reader starves. Only what the worker may send can wait on
+this side for a late reader, and be sent together."""
 
 _POLL_EVERY = 16
-"""Pieces after which a reader looks for more at the latest: they may be another task's."""
+"""A reader with buffered slices polls the sockets at least once per this many slices, so that no task is left out."""
 
 
 _MOST_RANGES: Final = 1 << 16
-"""Ranges of a task that are remembered. Most tasks have one; readers that share a task have one for each piece."""
+"""Index ranges remembered for each task. Most tasks need one; a task shared by several readers needs one per slice."""
 
 
 class TaskRead:
-    """A reader's side of one task: its account, its reading, and what came of it. A `Sink` for its pieces."""
+    """One reader's read of one task: its credit account, its connection, and what arrived."""
 
     def __init__(self, inbox: Inbox, info: TaskInfo, share_bytes: int) -> None:
         self.info = info
@@ -39,39 +43,40 @@ class TaskRead:
         self.account = CreditAccount()
         self.connection: ReadHandle | None = None
         self.transfer = ""
-        """How it was read last."""
+        """The transfer of the last connection: "local", "shared_memory" or "grpc"."""
         self.shared_memory_refusal = ""
-        """Why shared memory is out of the question, if it is."""
+        """Why shared memory cannot be used; empty if it can, as far as is known."""
         self.retry_at = 0.0
         self.attempts = 0
         self.given_up = False
-        """Whether it ended for this reader by an error, and not by its own word."""
+        """Whether this reader ended the task because of an error, not because the task signalled its end."""
         self.last_sent_counters: tuple[int, ...] = ()
-        """What the worker knows of a consumer of a coordinated read."""
+        """In a coordinated read: the counters that the worker received last."""
         self.acked = 0
-        """Up to where the worker was told what is consumed."""
+        """How many consumed elements were acknowledged to the worker."""
         self.acked_dequeued = 0
         self.unacked_bytes = 0
         self.buffered_bytes = 0
         self.last_slice_bytes = 0
-        """Of the piece that came last."""
+        """Bytes of the frame slice that arrived last."""
         self.was_full = False
-        """Whether as much as may be was on its way, since `max_bytes` was last raised."""
+        """Whether `max_bytes` was used up at some time since it was last raised."""
         self.damaged_in_a_row = 0
-        """How many messages arrived damaged since the last that did not."""
+        """Damaged messages since the last intact one."""
         self.received_ranges = ReceivedRanges()
-        """What arrived of the task's present sequence."""
+        """The elements of the task's present sequence that arrived."""
         self.consumed_cell: memoryview | None = None
-        """Where the worker looks up what was consumed if this process dies; None where messages have to tell."""
+        """The task's cell in the shared page, which the worker reads if this process dies; None if only messages carry
+        the count."""
         self._inbox = inbox
 
     @property
     def unconsumed(self) -> int:
-        """Elements of the task that this reader has and did not consume."""
+        """Elements that arrived and are not consumed."""
         return self.account.received - self.account.consumed
 
     def holding(self) -> TaskHolding:
-        """What this reader consumed of the task, and what it has of it to consume; under the inbox's lock."""
+        """What this reader consumed of the task, and what it holds unconsumed. Requires the inbox's lock."""
         consumed, held = self.received_ranges.split(self.unconsumed)
         return TaskHolding(
             task_id=self.info.task_id,
@@ -79,31 +84,32 @@ class TaskRead:
             received=self.account.received,
             consumed=_index_ranges((first, end) for first, end in consumed if end > self.info.needed_from),
             held=_index_ranges(held),
-            unacked=self.account.consumed - self.acked if self.transfer == "grpc" else 0,  # others look it up
+            # Only over gRPC: over other transfers the worker reads the count itself.
+            unacked=self.account.consumed - self.acked if self.transfer == "grpc" else 0,
         )
 
     def count_bytes(self, nbytes: int) -> None:
-        """Count bytes that arrived."""
+        """Count bytes that arrived, and note whether the limit was reached."""
         self.buffered_bytes += nbytes
         self.last_slice_bytes = nbytes
-        # Half is taken for full: a piece more would not fit, or was on its way when the reader consumed. Where only few
-        # pieces have room, what is on its way cannot be told here from what the worker waits to send.
+        # Half counts as full: one more slice would not fit, or was in flight when the reader consumed. If only a few
+        # slices fit, this side cannot tell what is in flight from what the worker holds back for lack of room.
         few = self.transfer == "grpc" and _MIN_SLICES_ON_THE_WAY * nbytes >= self.max_bytes
         self.was_full |= 2 * self.buffered_bytes >= self.max_bytes or few
 
     def sink(self) -> TaskSink:
-        """A sink for one reading; what an earlier one still says is not heard."""
+        """Make the sink of a new connection."""
         return TaskSink(self, self._inbox)
 
 
 class ReceivedRanges:
-    """The elements of a task that arrived, as ranges in the order of arrival."""
+    """The elements of a task that arrived, as index ranges in order of arrival."""
 
     def __init__(self) -> None:
         self._ranges: deque[list[int]] = deque(maxlen=_MOST_RANGES)
 
     def add(self, first: int, count: int) -> None:
-        """Note elements that arrived."""
+        """Add elements that arrived, extending the last range if they follow it."""
         last = self._ranges[-1] if self._ranges else None
         if last is not None and last[1] == first:
             last[1] += count
@@ -111,12 +117,12 @@ class ReceivedRanges:
             self._ranges.append([first, first + count])
 
     def split(self, held: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """All but the last `held` elements, and those, each in the order of arrival."""
+        """Split into all but the last `held` elements, and those; each in order of arrival."""
         listed = [(first, end) for first, end in self._ranges]
         return split_ranges(listed, sum(end - first for first, end in listed) - held)
 
     def clear(self) -> None:
-        """Begin anew: the task's elements are numbered from 0 again."""
+        """Forget all ranges: the task's elements are numbered from 0 again."""
         self._ranges.clear()
 
 
@@ -125,7 +131,11 @@ def _index_ranges(pairs: Iterable[tuple[int, int]]) -> tuple[IndexRange, ...]:
 
 
 class TaskSink(Sink):
-    """Takes what one reading delivers."""
+    """Receives what one connection to a task delivers.
+
+    After a connection breaks, is fenced or is replaced, `current` is False and the sink ignores everything: elements
+    that arrive late may belong to another reader by then.
+    """
 
     def __init__(self, task_read: TaskRead, inbox: Inbox) -> None:
         self.task_read = task_read
@@ -134,19 +144,22 @@ class TaskSink(Sink):
 
     @property
     def poller(self) -> Poller | None:
-        """Who listens for it, where that is the thread that takes the pieces."""
+        """The reader's poller, if the reader's own thread reads the sockets."""
         return self._inbox.poller
 
     def deliver(self, frame_slice: FrameSlice) -> None:
         self.deliver_all((frame_slice,))
 
     def deliver_all(self, slices: Sequence[FrameSlice]) -> None:
-        """Take what comes together. Nothing is no sign of life: a task that is idle may lose its credit to another."""
+        """Take several frame slices under one lock.
+
+        An empty delivery does not count as activity: an idle task's credit may be moved to another task.
+        """
         with self._inbox.lock:
             if self.current and slices:
                 account = self.task_read.account
                 account.active_at = time.monotonic()
-                account.ended = False  # what another reader left may come after the end
+                account.ended = False  # elements that another reader returned may arrive after the end
                 self.task_read.damaged_in_a_row = 0
                 for piece in slices:
                     account.received += piece.count
@@ -185,7 +198,7 @@ class TaskSink(Sink):
 
 
 class Inbox:
-    """Pieces, failures and news of one reader, under one lock."""
+    """Frame slices, broken connections and dispatcher updates of one reader, under one lock."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -200,19 +213,20 @@ class Inbox:
         self.cancelled = False
 
     def put(self, task_read: TaskRead, frame_slice: FrameSlice) -> None:
-        """Add a piece, before whoever waits is woken; under the lock."""
+        """Add a frame slice without waking the reader. Requires the lock."""
         self.slices.append((task_read, frame_slice))
 
     def notify(self) -> None:
-        """Wake whoever waits; under the lock."""
+        """Wake the waiting thread. Requires the lock."""
         self.changed.notify_all()
         if self._polling and self.poller is not None:
             self.poller.wake()
 
     def next(self) -> tuple[TaskRead, FrameSlice] | None:
-        """The next piece that has come; None where there is none, or something else to look at first.
+        """Return the next frame slice; None if there is none or there is something else to handle first.
 
-        What has come to sockets that nobody else listens to is looked for too; rarely while there is something to take.
+        Also reads the sockets that have no thread of their own; only every `_POLL_EVERY`-th time while slices are
+        buffered.
         """
         self._polls += 1
         poller = self.poller
@@ -230,44 +244,45 @@ class Inbox:
             return None if other or not self.ready else self.take()
 
     def wait(self, timeout: float) -> None:
-        """Wait for something to look at. By one thread, the one that takes; not under the lock."""
+        """Wait until `has_events` or the time-out. Only for the thread that takes, and without the lock."""
         with self.lock:
             if self.has_events:
                 return
             if not self.poller:
                 self.changed.wait(timeout)
                 return
+            # Set under the lock, before polling: a `notify` from now on also wakes the poller.
             self._polling = True
         try:
             readable = self.poller.wait(timeout)
         finally:
-            self._polling = False  # who sees it too late wakes the next wait in vain
+            self._polling = False  # without the lock: a thread that reads the old value wakes the next wait needlessly
         self.poller.dispatch(readable)
 
     def progress(self, task_read: TaskRead, complete_rounds: int, oldest_round: int) -> None:
-        """Learn of a coordinated read what its worker says; under the lock."""
+        """Handle a worker's report on the rounds of a coordinated read. Requires the lock."""
 
     def set_task_reads(self, task_reads: Sequence[TaskRead]) -> None:
-        """Learn which tasks there are now."""
+        """Set the tasks that are read at present."""
 
     @property
     def ready(self) -> bool:
-        """Whether there is a piece to take; under the lock."""
+        """Whether there is a frame slice to take. Requires the lock."""
         return bool(self.slices)
 
     def take(self) -> tuple[TaskRead, FrameSlice]:
-        """The next piece, of one that is ready; under the lock."""
+        """Take the next frame slice. Requires the lock and `ready`."""
         return self.slices.popleft()
 
     def clear(self) -> None:
-        """Let go of what was delivered and not taken: the reader may be kept long after it was closed."""
+        """Drop frame slices that were not taken: a closed reader may stay alive for long."""
         with self.lock:
             self._clear_slices()
             if self.poller is not None:
                 self.poller.close()
 
     def reset(self) -> None:
-        """Forget all that came: it belongs to other readers now."""
+        """Drop everything that arrived: it belongs to other readers now."""
         with self.lock:
             self._clear_slices()
             self.failed.clear()
@@ -278,24 +293,24 @@ class Inbox:
         self.slices.clear()
 
     def update(self, update: ClientUpdate) -> None:
-        """Add news from the dispatcher."""
+        """Add an update from the dispatcher."""
         with self.lock:
             self.updates.append(update)
             self.notify()
 
     def set_refusal(self, error: Exception) -> None:
-        """Learn that the dispatcher does not know this reader any more."""
+        """Record that the dispatcher no longer knows this reader, and why."""
         with self.lock:
             self.refusal = error
             self.notify()
 
     def cancel(self) -> None:
-        """Wake whoever waits, for good."""
+        """Cancel the read for good, and wake the waiting thread."""
         with self.lock:
             self.cancelled = True
             self.notify()
 
     @property
     def has_events(self) -> bool:
-        """Whether there is anything to look at; under the lock."""
+        """Whether there is anything to take or handle. Requires the lock."""
         return bool(self.ready or self.failed or self.updates or self.refusal or self.cancelled)

@@ -1,4 +1,4 @@
-"""What the user of a reader is told: warnings when a pass begins, and the errors of one that cannot go on."""
+"""Warnings when a read starts or loses data, and errors of a read that cannot go on."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dsnb.wire.transfer import local
 
 
 def warn_rejoined(seconds: float, returned: int, lost: int) -> None:
-    """Say that a reader was taken for gone, and goes on; with what became of what it had and did not consume."""
+    """Warn that the dispatcher dropped this reader and it rejoined, with what became of its unconsumed elements."""
     lost_text = f", and {lost:,} are lost: their workers are gone, and nobody can make them again" if lost else ""
     errors.warn(
         f"this reader was silent for longer than {seconds:g} seconds (client_timeout_ms) and was taken for gone; it "
         f"goes on now. {returned:,} elements that it had received and not consumed went back for others to read"
-        f"{lost_text}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives it "
-        "more time",
+        f"{lost_text}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives "
+        "it more time",
         DataLossWarning if lost else DsnbWarning,
     )
 
 
 def warn_empty(joined: JoinReply) -> None:
-    """Say that a pass is over."""
+    """Warn that the iteration was over before this reader joined."""
     errors.warn(
         f"pass {joined.iteration} of job {joined.job_name!r} was read to its end already, so it is empty for this "
         f"reader; iterate the same dataset again for the next pass, use another job_name, or "
@@ -39,7 +39,7 @@ def warn_empty(joined: JoinReply) -> None:
 
 
 def warn_of_split_cache(joined: JoinReply, options: ReadOptions) -> None:
-    """Say that workers in several processes cannot use what the others keep in memory."""
+    """Warn that each worker process caches splits in its own memory, which other workers cannot use."""
     elsewhere = sum(local.find(task.worker_uid) is None for task in joined.tasks)
     if options.mode is ShardingPolicy.DYNAMIC and options.split_cache and elsewhere and len(joined.tasks) > 1:
         errors.warn(
@@ -52,11 +52,12 @@ def warn_of_split_cache(joined: JoinReply, options: ReadOptions) -> None:
 
 
 def warn_absent_or_paused(joined: JoinReply) -> None:
-    """Say what will keep elements of a pass from coming."""
+    """Warn of missing workers or a pause, which keep elements from coming."""
     if joined.missing_shards:
         errors.warn(
-            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.missing_shards)}: they come only if the "
-            "worker does, before the others have ended; start it, or shorten DispatcherConfig(worker_addresses=...)",
+            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.missing_shards)}: they come only if "
+            "the worker does, before the others have ended; start it, or shorten "
+            "DispatcherConfig(worker_addresses=...)",
             DsnbWarning,
         )
     if joined.paused_by:
@@ -68,7 +69,7 @@ def warn_absent_or_paused(joined: JoinReply) -> None:
 
 
 def warn_trainer_loses_data(options: ReadOptions) -> None:
-    """Say that a trainer has begun to miss elements."""
+    """Warn that a trainer fell behind the window and begins to miss elements."""
     errors.warn(
         f"trainer {options.trainer_id!r} of job {options.job_name!r} begins to lose data: it is behind the others and "
         "fell out of the window. What it misses is counted, and the rest goes on. "
@@ -79,7 +80,7 @@ def warn_trainer_loses_data(options: ReadOptions) -> None:
 
 
 def warn_end_unconfirmed(address: str, seconds: float) -> None:
-    """Say that a pass is over as far as is known."""
+    """Warn that the dispatcher could not confirm the end of the iteration."""
     errors.warn(
         f"the end of the pass could not be confirmed: the service at {address} has not answered for {seconds:g} "
         "seconds; all that its known workers had was read",
@@ -97,7 +98,7 @@ def job_cancelled(job: str, by: str) -> CancelledError:
 
 
 def service_ended(name: str, reason: str) -> UnavailableError:
-    """The error of a reader whose service is known to have ended."""
+    """The error of a reader whose service has stopped."""
     return UnavailableError(
         f"the service {name!r} has ended: {reason}",
         did="what had come from it was read to its end",
@@ -106,7 +107,7 @@ def service_ended(name: str, reason: str) -> UnavailableError:
 
 
 def no_worker(address: str, seconds: float, kind: str, last_loss: str) -> DeadlineExceededError:
-    """The error of a reader that had nobody to read from for long."""
+    """The error of a reader that had no worker to read from for too long."""
     return DeadlineExceededError(
         f"the service at {address} has had no {kind} for {seconds:g} seconds"
         + (f"; the last one that was lost: {last_loss}" if last_loss else ""),
@@ -116,7 +117,7 @@ def no_worker(address: str, seconds: float, kind: str, last_loss: str) -> Deadli
 
 
 def no_answer(address: str, seconds: float) -> UnavailableError:
-    """The error of a reader that heard of neither dispatcher nor workers for long."""
+    """The error of a reader that could reach neither dispatcher nor workers for too long."""
     return UnavailableError(
         f"the service at {address} has not answered for {seconds:g} seconds",
         did="the read was given up",

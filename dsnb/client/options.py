@@ -1,4 +1,4 @@
-"""What a client may ask for: sharding policies, the cross-trainer cache, and the rest of `distribute`'s arguments."""
+"""The options of a read: sharding policies and the checked arguments of `distribute` and `from_dataset_id`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LOCAL = "LOCAL"
 class ShardingPolicy(enum.IntEnum):
     """How the workers of one job divide a dataset; numbers and meanings as in the tf.data service.
 
-    OFF: every worker produces the whole dataset. DYNAMIC: workers ask for pieces of the sources as they go, so that
-    together they produce each element once. In the others worker i of n produces a fixed share, n being the number of
-    workers when a pass begins (or the length of `DispatcherConfig.worker_addresses`): FILE, every n-th file of each
-    source; DATA, every n-th element; FILE_OR_DATA, by files where all sources read files, else by elements; HINT, what
-    `shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT)` in the pipeline leaves.
+    OFF: every worker produces the whole dataset. DYNAMIC: workers request splits of the sources as they go; together
+    they produce each element once. With the other policies worker i of n produces a fixed shard, n being the number of
+    workers when an epoch begins (or the length of `DispatcherConfig.worker_addresses`): FILE, every n-th file of each
+    source; DATA, every n-th element; FILE_OR_DATA, by files if all sources read files, otherwise by elements; HINT, as
+    `shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT)` in the pipeline says.
 
     Example:
         >>> ShardingPolicy.DYNAMIC.value
@@ -45,7 +45,8 @@ class ShardingPolicy(enum.IntEnum):
     def _missing_(cls, value: object) -> None:
         raise InvalidArgumentError(
             f"`value`: {short_repr(value)} is not a valid ShardingPolicy",
-            hint=f"{did_you_mean(value, cls.__members__) if isinstance(value, str) else ''}use ShardingPolicy.OFF, 0 to 5",
+            hint=f"{did_you_mean(value, cls.__members__) if isinstance(value, str) else ''}"
+            "use ShardingPolicy.OFF, 0 to 5",
         )
 
 
@@ -54,7 +55,7 @@ _ALIASES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": Sharding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The checked arguments of `distribute` and `from_dataset_id`, apart from service and dataset."""
+    """The checked arguments of `distribute` and `from_dataset_id`, except service and dataset."""
 
     mode: ShardingPolicy
     job_name: str = ""
@@ -67,9 +68,9 @@ class ReadOptions:
     target_workers: str = AUTO
     consumer_index: int = 0
     num_consumers: int = 0
-    """How many consumers read in rounds, of whom this is one; 0 in other reads."""
+    """Number of consumers of a coordinated read; 0 for other reads."""
     split_cache: str = ""
-    """The operation that keeps splits in the memory of each worker process; empty where there is none."""
+    """The operation of the pipeline that caches splits in the memory of each worker process; empty if there is none."""
 
     @property
     def local(self) -> bool:
@@ -78,25 +79,25 @@ class ReadOptions:
 
     @property
     def cached(self) -> bool:
-        """Whether the job's readers share through the cross-trainer cache."""
+        """Whether the job's readers share the cross-trainer cache."""
         return bool(self.trainer_id) and not self.num_consumers
 
     @property
     def round_robin(self) -> bool:
-        """Whether its tasks deliver strictly in turn, so that trainers can be compared step by step."""
+        """Whether tasks deliver strictly in turn, so that trainers can be compared step by step."""
         return self.cache_policy is not None and self.cache_policy.start_together > 0
 
     @property
     def lossless(self) -> bool:
-        """Whether it is to lose nothing of a pass that it shares."""
+        """Whether the trainer must not lose elements of an iteration that it shares."""
         return self.cache_policy is not None and self.cache_policy.on_lag in {"wait", "spill"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAddress:
-    """Where a service is, and its token, which never gets into a pickle, a fingerprint or a repr.
+    """The address of a service and its token. The token is never part of a pickle, a fingerprint or a repr.
 
-    Without a token the one that is known for the address is looked up whenever a connection is made.
+    If the token is None, the token known for the address is looked up at each connection.
     """
 
     address: str
@@ -114,11 +115,11 @@ def _address_only(address: str) -> ServiceAddress:
 
 
 def service_address(name: str, value: Any) -> ServiceAddress:
-    """The address of a service: of a `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
+    """Return the address of a `DataService`, "host:port", "grpc://host:port" or a (protocol, address) pair.
 
     Raises:
         InvalidArgumentError: for anything else, or an empty address.
-        NotFoundError: for another protocol than gRPC.
+        NotFoundError: for a protocol other than gRPC.
     """
     if isinstance(value, ServiceAddress):
         return value
@@ -138,10 +139,10 @@ def service_address(name: str, value: Any) -> ServiceAddress:
 
 
 def sharding_policy(name: str, value: Any) -> ShardingPolicy:
-    """The policy that a processing mode names.
+    """Return the policy of a processing mode.
 
     Raises:
-        InvalidArgumentError: for a mode that there is not.
+        InvalidArgumentError: for an unknown mode.
     """
     if isinstance(value, str) and value in _ALIASES:
         return _ALIASES[value]
@@ -159,11 +160,11 @@ def sharding_policy(name: str, value: Any) -> ShardingPolicy:
 
 
 def compression_rule(name: str, value: Any) -> str:
-    """The compression asked for, as it is registered.
+    """Return the compression as it is registered.
 
     Raises:
-        InvalidArgumentError: for one that there is not.
-        FailedPreconditionError: for one that is not installed here.
+        InvalidArgumentError: for an unknown compression.
+        FailedPreconditionError: for a codec that is not installed here.
     """
     if value is None:
         return NONE
@@ -179,7 +180,7 @@ def compression_rule(name: str, value: Any) -> str:
 
 
 def target_workers(name: str, value: Any) -> str:
-    """Which workers are read, in capitals; "" means "AUTO", as in the tf.data service."""
+    """Return which workers are read, in capitals; "" means "AUTO", as in the tf.data service."""
     known = one_of(AUTO, "ANY", LOCAL)
     given = (value.upper() or AUTO) if isinstance(value, str) else value
     return str(known(name, given))
@@ -195,7 +196,7 @@ READ_RULES: Final[Mapping[str, Rule]] = {
     "cross_trainer_cache": optional(instance(CrossTrainerCache, hint='pass dsnb.CrossTrainerCache("lr=0.1")')),
     "target_workers": target_workers,
 }
-"""The rules of what `distribute` and `from_dataset_id` both take."""
+"""Rules of the arguments that `distribute` and `from_dataset_id` share."""
 
 
 def read_options(
@@ -211,10 +212,10 @@ def read_options(
     target_workers: str,
     checksum: bool = False,
 ) -> ReadOptions:
-    """What the arguments of `distribute` mean together; their rules, `READ_RULES`, have seen each of them.
+    """Combine the arguments, each already checked by its rule in `READ_RULES`.
 
     Raises:
-        InvalidArgumentError: for arguments that can never be right together.
+        InvalidArgumentError: for arguments that exclude each other.
     """
     if cross_trainer_cache is not None and (consumer_index is not None or num_consumers is not None):
         raise InvalidArgumentError(
@@ -274,7 +275,7 @@ def _check_consumers(index: int | None, count: int | None, job_name: str | None)
 
 
 def no_local_worker(options: ReadOptions) -> InvalidArgumentError:
-    """The error of a reader that wants local workers where there are none."""
+    """The error of a read of local workers in a process that has none."""
     static = options.mode not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
     subject = f"Static sharding policy <{options.mode.name}> requires" if static else "Local reads require"
     return InvalidArgumentError(

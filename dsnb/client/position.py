@@ -1,9 +1,10 @@
-"""The bookmark of a distributed dataset: what a reading position has to know of a pass over a service.
+"""Reading positions of a distributed dataset: what it takes to resume an iteration of a job.
 
-Theory of operation. Each task's sequence can be had again (see `dispatcher/positions`); the order in which the tasks'
-elements came to this reader cannot, it was the moment's. So the reader remembers it, as a list of turns: so many
-elements of this task, then so many of that. Elements that are behind for good need not come again: the tasks begin
-after them. Those that this process still holds, half a batch or the buffer of a shuffle, come again in the same turns.
+Theory of operation. Each task's sequence can be produced again (see `dispatcher/positions`). The order in which the
+tasks' elements arrived at this reader cannot, for it depended on timing. So the reader records it, as a list of
+entries: so many elements of this task, then so many of that task. Elements that are consumed for good need not come
+again: the tasks start after them. Elements that this process still holds (half a batch, a shuffle buffer) are produced
+again and delivered in the recorded order.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition
 
 MAX_READ_ORDER: Final = 1 << 16
-"""Turns that are remembered; those before them are added up."""
+"""Entries of the read order that are kept; older ones are merged into counts per task."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class ReadOrderEntry:
-    """Elements of one task that came one after the other."""
+    """Consecutive elements of one task, in the order of reading."""
 
     task_id: str
     incarnation: int
@@ -41,7 +42,7 @@ class ReadOrderEntry:
 
 @dataclass(slots=True)
 class TaskProgress:
-    """How much of a task's sequence a reader had."""
+    """How many elements of a task's sequence a reader has read."""
 
     incarnation: int
     count: int = 0
@@ -55,10 +56,10 @@ class TaskProgress:
 
 
 class History:
-    """What a reader had of each task, and in which turns. Used by the reader's thread and whoever asks for a position.
+    """What a reader has read of each task, and in which order. Thread-safe.
 
     Args:
-        start: Elements of the pass that were behind before this reader began.
+        start: Elements of the iteration that lay before this reader's start position.
     """
 
     def __init__(self, start: int = 0) -> None:
@@ -71,11 +72,12 @@ class History:
         self._lock = threading.Lock()
 
     def add(self, task_id: str, incarnation: int, index: int, count: int, *, failed: bool = False) -> None:
-        """Note elements that were handed on; `index` is the place of the first in the task's sequence."""
+        """Add elements that were delivered; `index` is the first one's index in the task's sequence."""
         with self._lock:
             now = self._now.get(task_id)
             if now is None:
                 now = self._now[task_id] = TaskProgress(incarnation)
+            # A gap in the indices: other readers of the job got the elements in between.
             self._read_by_others |= index != (now.count if now.incarnation == incarnation else 0)
             now.add(incarnation, count, failed=failed)
             self.total += count
@@ -85,16 +87,18 @@ class History:
                 return
             self._read_order.append(ReadOrderEntry(task_id, incarnation, count, failed))
             if len(self._read_order) > MAX_READ_ORDER:
+                # Merge the oldest entry: positions before it can no longer be made.
                 first = self._read_order.popleft()
                 self._order_start += first.count
                 had = self._start_progress.setdefault(first.task_id, TaskProgress(first.incarnation))
                 had.add(first.incarnation, first.count, failed=first.failed)
 
     def split_at(self, index: int) -> tuple[dict[str, TaskProgress], list[ReadOrderEntry]]:
-        """What was had of each task in the first `index` elements, and the turns that came after those.
+        """Return the progress of each task after the first `index` elements, and the read order after them.
 
         Raises:
-            FailedPreconditionError: other readers had elements of the pass, or too much is asked to be remembered.
+            FailedPreconditionError: other readers read part of the iteration, or `index` lies before the recorded
+                order.
         """
         with self._lock:
             if self._read_by_others:
@@ -105,7 +109,8 @@ class History:
                 )
             if index < self._order_start:
                 raise no_position_error(
-                    f"an operation behind `distribute` may hold elements from {MAX_READ_ORDER:,} turns between workers ago",
+                    f"an operation behind `distribute` may hold elements from {MAX_READ_ORDER:,} turns between workers "
+                    "ago",
                     "put the operation that mixes elements before `distribute`",
                 )
             progress = {
@@ -125,11 +130,13 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPosition:
-    """A bookmark that was loaded.
+    """A decoded position at which a read starts.
 
     Attributes:
-        skippable: Elements of the pass that need not come again.
-        read_order: Place of a task in `position`, and how many elements of it come next.
+        iteration: Number of the iteration.
+        skippable: Elements of the iteration that need not come again.
+        position: The position of the iteration's tasks and split providers, for the dispatcher.
+        read_order: Pairs of a task's index in `position` and how many of its elements come next.
     """
 
     iteration: int
@@ -146,10 +153,10 @@ def encode_position(
     ended_tasks: AbstractSet[str],
     pass_position: IterationPosition,
 ) -> dict[str, Any]:
-    """The bookmark behind the first elements of a pass, with what the dispatcher told of its tasks.
+    """Encode the position after the first elements of an iteration, as plain data.
 
     Raises:
-        FailedPreconditionError: the pass cannot be had again.
+        FailedPreconditionError: the iteration cannot be reproduced.
     """
     if pass_position.inexact_reason:
         raise no_position_error(pass_position.inexact_reason)
@@ -161,6 +168,7 @@ def encode_position(
             "take the position again a few elements later",
         )
     return {
+        # Saved positions contain these keys: renaming one makes older positions unreadable.
         "repetition": iteration,
         "behind": skippable,
         "tasks": [
@@ -174,12 +182,12 @@ def encode_position(
 
 
 def encode_beginning(iteration: int) -> dict[str, Any]:
-    """The bookmark before the first element of a pass that was not joined."""
+    """Encode the position before the first element of an iteration that was not joined."""
     return encode_position(iteration, 0, {}, [], set(), IterationPosition())
 
 
 def encode_end(iteration: int, elements: int) -> dict[str, Any]:
-    """The bookmark behind a whole pass."""
+    """Encode the position at the end of an iteration."""
     return {"repetition": iteration, "elements": elements}
 
 
@@ -193,19 +201,19 @@ def _encode_task(task: TaskPosition, progress: TaskProgress | None, *, ended: bo
         "entropy": task.entropy,
         "skip": task.skip + mine.count,
         "failed": task.skipped_errors or mine.failed,
-        "ended": task.ended or (ended and not task.splits),  # with splits it may get more
+        "ended": task.ended or (ended and not task.splits),  # a task with splits may get more of them
         "shard": task.shard,
         "runs": [[run.provider, run.repetition, run.first, run.end] for run in task.splits],
     }
 
 
 class PositionTracker:
-    """Makes the bookmarks of one pass.
+    """Makes the positions of one iteration.
 
     Args:
-        iteration: Which pass of the dataset it is.
-        start: Elements that were behind before it began.
-        on_end: Learns of the bookmark behind the whole pass, where another pass may follow in the same pipeline.
+        iteration: Number of the iteration.
+        start: Elements of the iteration that lay before the start position.
+        on_end: Called with the position at the end, if another pass may follow in the same pipeline.
     """
 
     def __init__(self, iteration: int, start: int, on_end: Callable[[Any], None] | None) -> None:
@@ -217,20 +225,20 @@ class PositionTracker:
     def position_after(
         self, count: int, fetch: Callable[[], IterationPosition], received: Mapping[str, int], *, ended: bool
     ) -> dict[str, Any]:
-        """The bookmark behind the first elements.
+        """Return the position after the first `count` elements.
 
         Args:
-            count: How many elements are behind.
-            fetch: Asks the dispatcher.
-            received: How many elements came of each task that has ended.
-            ended: Whether the whole pass has.
+            count: The number of elements.
+            fetch: Asks the dispatcher for its part of the position.
+            received: How many elements arrived of each ended task.
+            ended: Whether the iteration is over.
 
         Raises:
-            FailedPreconditionError: the pass cannot be had again.
+            FailedPreconditionError: the iteration cannot be reproduced.
         """
         if ended and count >= self.history.total:
             return encode_end(self._iteration, self.history.total)
-        # In this order: what is told later covers what was known before, and not the other way round.
+        # Split first, fetch second: the dispatcher's later answer covers every element of the earlier split.
         progress, read_order = self.history.split_at(count)
         pass_position = self._pass_position or fetch()
         ended_tasks = {
@@ -239,7 +247,7 @@ class PositionTracker:
         return encode_position(self._iteration, count, progress, read_order, ended_tasks, pass_position)
 
     def record_end(self, fetch: Callable[[], IterationPosition]) -> None:
-        """Learn that the pass is over, while operations behind `repeat` may hold elements of it."""
+        """Keep the final position: operations after `repeat` may hold elements after the dispatcher forgot the job."""
         if self._on_end is not None:
             self._on_end(encode_end(self._iteration, self.history.total))
             with suppress(DsnbError):
@@ -247,16 +255,16 @@ class PositionTracker:
 
 
 def decode_position(state: Any) -> StartPosition:
-    """A bookmark that `encode_position` made.
+    """Decode what `encode_position` returned.
 
     Raises:
-        InvalidArgumentError: it is damaged.
+        InvalidArgumentError: the state is damaged.
     """
     return _decode(state, _decode_position)
 
 
 def decode_end(state: Any) -> tuple[int, int] | None:
-    """The pass and its elements of a bookmark that `encode_end` made; None if it is of a pass that goes on."""
+    """Decode what `encode_end` returned: iteration and number of elements. None for a position within an iteration."""
     return _decode(
         state, lambda found: (found["repetition"] + 0, found["elements"] + 0) if "elements" in found else None
     )
@@ -297,11 +305,11 @@ def _decode(state: Any, decoder: Callable[[Any], T]) -> T:
 
 
 class FinishedPassStage(Stage):
-    """A pass of which everything is behind: there is nothing but its length.
+    """An iteration that was read to its end: it delivers nothing and only knows its length.
 
     Args:
-        name: The operation's.
-        elements: How many there were.
+        name: Name of the operation.
+        elements: How many elements the iteration had.
     """
 
     one_to_one = True
@@ -311,26 +319,25 @@ class FinishedPassStage(Stage):
         self._left = elements
 
     def skip(self, count: int) -> int:
-        """Counted."""
         skipped = min(count, self._left)
         self._left -= skipped
         return skipped
 
     def produce(self, want: int) -> Run:
-        """Nothing."""
         assert not self._left, "elements that are behind for good are wanted again"
         return []
 
 
 def read_order_of(start_position: StartPosition, task_ids: list[str]) -> Iterator[tuple[str, int]]:
-    """The turns of a resumed pass, by the ids that its tasks have now.
+    """Yield the read order of a resumed iteration, with the ids that its tasks have now.
 
     Raises:
-        FailedPreconditionError: the service did not make the tasks.
+        FailedPreconditionError: the service did not create the tasks.
     """
     if len(task_ids) < len(start_position.position.tasks):
         raise FailedPreconditionError(
-            f"the pass was to go on with {len(start_position.position.tasks)} tasks, and the service made {len(task_ids)}",
+            f"the pass was to go on with {len(start_position.position.tasks)} tasks, and the service made "
+            f"{len(task_ids)}",
             did="nothing was read",
             hint="load the position again",
         )
@@ -339,7 +346,11 @@ def read_order_of(start_position: StartPosition, task_ids: list[str]) -> Iterato
 
 
 def options_for_resuming(options: ReadOptions, start_position: StartPosition | None) -> ReadOptions:
-    """The options, but no task may be kept from its turn by what another one has on its way."""
+    """Return the options with enough credit for each task of a resumed read.
+
+    A resumed read takes elements in the recorded order. With less credit than tasks, the task that is due might get
+    none because others hold it.
+    """
     if start_position is None or not start_position.read_order or options.max_outstanding_requests is None:
         return options
     tasks = len(start_position.position.tasks)

@@ -1,4 +1,8 @@
-"""The stage that reads one pass of a job: joins it when it is made, pulls runs out of what its tasks deliver."""
+"""The stage that reads one iteration of a job.
+
+It joins the job when it is created, opens one stream to each task, and returns the elements that the tasks deliver. It
+acknowledges what was consumed, rejoins after the dispatcher dropped it, and confirms the end of the iteration.
+"""
 
 from __future__ import annotations
 
@@ -48,33 +52,35 @@ from dsnb.wire.transfer.protocol import FrameSlice
 _CONFIRM_S = 0.2
 _POSITION_S = 5.0
 _ACK_DELAY_S = 0.02
-"""How long a reader that has nothing left waits before it tells of the last that it consumed. The word wakes a thread
-of the worker, and should not do so when a slow pipeline is about to have its next element."""
+"""How long a reader with an empty buffer waits before it acknowledges the last elements it consumed. An acknowledgement
+wakes a thread of the worker, which would slow down a pipeline that is about to produce its next element."""
 
 _CHECK_DROPPED_TIMEOUT_S = 2.0
-"""How long a dispatcher that does not answer is asked whether this reader was given up."""
+"""Time-out of the call that asks the dispatcher whether it has dropped this reader."""
 
 _UNREACHABLE_TIMEOUT_S = 30.0
-"""How long a reader waits with no worker, or with none that can be reached, before it says so."""
+"""How long a reader waits for a reachable worker, or for the dispatcher to confirm the end, before it gives up."""
 
 
 class ReadStage(JobReader):
-    """One pass of one client over a dataset of a service.
+    """One client's read of one iteration of a distributed dataset.
 
-    Threads: the user's pulls. The control stream's thread takes in what the dispatcher says, and answers at once when a
-    task is being reassigned. A thread of the process tells workers what was consumed while the user's is busy
-    (`acknowledging`), and opens tasks again; whatever opens and closes tasks does so under `_tasks_lock`.
+    Threads: the user's thread pulls elements. The control stream's thread receives the dispatcher's updates, and
+    reports at once what this reader holds when a task is being reassigned. The process's acknowledgement thread
+    (`ack_thread`) acknowledges consumed elements and reopens tasks while the user's thread is busy. All code that opens
+    or closes tasks holds `_tasks_lock`.
 
     Args:
-        service: Where the dispatcher is.
-        dataset_id: What to read.
-        options: How.
-        iteration: Which pass of this dataset object it is; passes of one number are one iteration of the job.
-        source_key: Which source of which pass of a local pipeline it is.
-        start_position: Where to begin; None for at the beginning.
-        unfinished: Whether to read the next pass that is not over, if that one is.
-        on_end: Called with the bookmark behind the whole pass, if another one may follow in the same pipeline.
-        connections: Keeps the connections of a pass that came to its end, for the next one.
+        service: Address and token of the service.
+        dataset_id: Id of the registered dataset.
+        options: The checked arguments of `distribute`.
+        iteration: Number of this pass over the dataset object. Clients with the same number read the same iteration of
+            the job.
+        source_key: Identifies the source, and its pass, within the local pipeline.
+        start_position: Where to begin; None for the beginning.
+        unfinished: Whether to read the next unfinished iteration if this one is already over.
+        on_end: Called with the position at the end of the iteration, if another one may follow in the same pipeline.
+        connections: Keeps the connections of a completed iteration for the next one.
     """
 
     closes_slowly = True
@@ -105,7 +111,8 @@ class ReadStage(JobReader):
         self._losses_received, self._instance, self._job = joined.loss_count, joined.instance, joined.job_name
         self._ended = joined.finished
         self._position_lock = threading.Lock()
-        self._last_position: IterationPosition | None = None  # of a reader that the dispatcher let go
+        # Set when the dispatcher released this reader at the end: it cannot be asked afterwards.
+        self._last_position: IterationPosition | None = None
         limits = options_for_resuming(options, start_position)
         self._tasks = TaskTable(self._inbox, joined.client_id, limits, self._channel.token, joined.instance)
         self._pending_errors: list[Exception] = []
@@ -156,13 +163,13 @@ class ReadStage(JobReader):
             try:
                 self._open_tasks(joined)
             finally:
-                self._control.start()  # behind: until here nobody waits for it
-        except BaseException:  # nobody will have this stage to close it
+                self._control.start()  # last: opening the tasks does not depend on the control stream
+        except BaseException:  # the constructor fails, so the caller gets no stage that it could close
             self.close()
             raise
 
     def warn_at_start(self) -> None:
-        """Warn of what keeps elements of the pass from coming."""
+        """Warn if the iteration is already over, lacks workers, is paused, or cannot use its cache well."""
         if self._joined.finished:
             notices.warn_empty(self._joined)
         else:
@@ -175,12 +182,13 @@ class ReadStage(JobReader):
         self._tasks.set_tasks(joined.tasks)
         if self._options.local and not len(self._tasks):
             raise no_local_worker(self._options)
-        self._tasks.maintain(time.monotonic())  # so that workers begin while the caller comes to its first `next`
+        # Open the tasks now, so that the workers start while the caller is on its way to its first `next`.
+        self._tasks.maintain(time.monotonic())
 
     # ---- the stage
 
     def produce(self, want: int) -> Run:
-        """The next elements that any task delivered; waits for them."""
+        """Return the next elements that any task delivered; waits for them."""
         assert not self._skippable, "elements that are behind for good are wanted again"
         if not self._consumption.tracked:
             self._mark_all_consumed()
@@ -192,45 +200,49 @@ class ReadStage(JobReader):
         self._record_history(self._slice_offset, len(run))
         self._slice_offset += len(run)
         if self._slice_offset == len(self._slice_elements):
-            self._slice_elements, self._slice_offset = (
-                (),
-                0,
-            )  # whose last element is dropped by its user is then free at once
+            # Drop the slice now: its memory is then freed as soon as the user drops its last element.
+            self._slice_elements, self._slice_offset = (), 0
         assert self._task_read is not None
         self._consumption.add_delivered(self._task_read, len(run), self._element_bytes)
         return run
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener:
-        """Learn of each element when the user has it. What was given before, to be left out, counts as consumed."""
+        """Count elements as consumed once the user receives them.
+
+        Those delivered before, which are skipped, count at once.
+        """
         self._mark_all_consumed()
         self._consumption.tracked, self._consumption.held_downstream = True, buffered
         return _Tracking(self)
 
     @property
     def registered(self) -> bool:
-        """Whether the dispatcher counts this reader in, as far as can be known without asking it."""
+        """Whether the dispatcher still lists this client, as far as is known without a call."""
         return self._inbox.refusal is None and not self._control.lapsed
 
     @property
     def owns_unconsumed(self) -> bool:
-        """Whether what the user has not consumed of it is this reader's still, as far as can be known without asking.
+        """Whether delivered but unconsumed elements still belong to this reader, as far as is known without a call.
 
-        What operations of this process hold is: it counts as consumed when the reader comes back. So is the rest of a
-        pass that is over, of which nothing is given to others; the dispatcher has forgotten its readers by then.
+        Elements held by operations of this process do: they count as consumed when the reader rejoins. So do the last
+        elements of a finished iteration: the dispatcher has released its readers by then and reassigns nothing.
         """
         return self._consumption.held_downstream or self._ended or self.registered
 
     def skip(self, count: int) -> int:
-        """What is behind for good is left out by the tasks; the rest is read."""
+        """Leave elements out.
+
+        Those before the start position are skipped by the tasks; the others are read and dropped.
+        """
         free = min(count, self._skippable)
         self._skippable -= free
         return free + super().skip(count - free)
 
     def source_position(self, count: int) -> dict[str, Any]:
-        """What it takes to go on behind the first elements; see `client/resume`.
+        """Return the position after the first `count` elements; see `client/position`.
 
         Raises:
-            FailedPreconditionError: there is no exact position in this pass.
+            FailedPreconditionError: this iteration has no exact position.
         """
         if self._rejoined:
             raise no_position_error("this reader was taken for gone in this pass, and came back to it")
@@ -240,37 +252,47 @@ class ReadStage(JobReader):
 
     def _fetch_position(self) -> IterationPosition:
         request = PositionRequest(client_id=self._client_id)
-        with self._position_lock:  # another thread may be pulling, and be let go at this moment
+        # The thread that pulls may confirm the end at this moment: the dispatcher then releases this client and returns
+        # the final position, which `_last_position` keeps. The lock rules out a call in between, which would fail.
+        with self._position_lock:
             return self._last_position or self._channel.call(POSITION, request, timeout=_POSITION_S)
 
     def _record_history(self, at: int, count: int, *, failed: bool = False) -> None:
         (incarnation, index), hold = self._slice_start, self._task_read
         assert hold is not None
-        sequence = min(incarnation, hold.info.sequence_incarnation)  # a task that was taken over goes on counting
+        # A reassigned task has a higher incarnation but continues the numbering of its sequence.
+        sequence = min(incarnation, hold.info.sequence_incarnation)
         self._position_tracker.history.add(hold.info.task_id, sequence, index + at, count, failed=failed)
 
     def shared_with_other_readers(self) -> bool:
-        """Unless the service knows that this client alone read the pass, and that nothing of it was lost."""
+        """Whether other readers may have received elements, or some were lost.
+
+        False only if the service ruled both out.
+        """
         return not self._only_reader
 
     def cancel(self) -> None:
-        """Wake the thread that waits in `pull`."""
         super().cancel()
         self._inbox.cancel()
 
     def release(self, unread: int) -> None:
-        """Leave the job and all its tasks; what was not consumed goes back to them."""
+        """Leave the job and close all tasks; unconsumed elements return to them."""
         if self._ended or not self._consumption.tracked:
+            # Without tracking, all delivered elements count as consumed except those that the pipeline returns as
+            # unread.
             self._mark_all_consumed(0 if self._ended else unread)
         self._active_ns = self._clock() - self._began
-        kept, self._connections = self._connections, None  # a stage that is over may be kept for long
+        # Drop the reference: a closed stage may stay alive for long.
+        kept, self._connections = self._connections, None
         if self._ended and kept is not None:
             kept.retain((self._channel.key, *self._tasks.channel_keys()))
         try:
             with self._tasks_lock:
                 self._closing = True
+                # Before the tasks close: the final report of the control stream contains it.
                 self._last_holdings = (*self._tasks.consumed_holdings(), *self._tasks.orphaned_holdings())
                 self._tasks.close()
+            # A client whose end was confirmed is released already and sends no final report.
             self._control.close(released=self._last_position is not None)
         finally:
             ack_thread.forget(self)
@@ -280,7 +302,7 @@ class ReadStage(JobReader):
             self._inbox.clear()
 
     def _check_registered(self) -> None:
-        """See that the dispatcher still counts this reader in, before it hands anything out.
+        """Rejoin if the dispatcher may have dropped this reader. Called before elements are delivered.
 
         Raises:
             CancelledError: the job was cancelled.
@@ -290,20 +312,24 @@ class ReadStage(JobReader):
             self._rejoin()
 
     def _rejoin(self) -> None:
-        """Join the pass again if this reader was given up: it was stopped, or something held its interpreter.
+        """Join the iteration again if the dispatcher dropped this reader: the process was stopped, or the GIL held.
 
         Raises:
-            NotFoundError: the pass is gone.
+            NotFoundError: the iteration no longer exists.
         """
         with self._tasks_lock:
+            # Only a report was late: the dispatcher still lists this client, and nothing was reassigned.
             if self._inbox.refusal is None and not self._dropped_by_dispatcher():
                 return
             if self._ended or isinstance(self._inbox.refusal, CancelledError):
                 return
             if self._inbox.refusal is not None and not isinstance(self._inbox.refusal, NotFoundError):
                 raise copy(self._inbox.refusal)
+            # The counts that workers can have read from the shared page. What is marked as consumed below came too
+            # late.
             known_to_workers = self._tasks.consumed_counts()
-            if self._consumption.held_downstream:  # operations of this process have it, and will hand it on
+            # Operations downstream hold these elements and still deliver them, so other readers must not get them.
+            if self._consumption.held_downstream:
                 self._mark_all_consumed()
             returned, lost = self._tasks.buffered_count(), self._tasks.orphaned_count()
             holdings = (*self._tasks.consumed_holdings(known_to_workers), *self._tasks.orphaned_holdings())
@@ -315,7 +341,7 @@ class ReadStage(JobReader):
         notices.warn_rejoined(self._client_timeout_s, returned, lost)
 
     def _dropped_by_dispatcher(self) -> bool:
-        """Whether the dispatcher does not know this reader any more; it is not, where it cannot be asked."""
+        """Ask whether the dispatcher has dropped this reader. False if the dispatcher cannot be reached."""
         try:
             self._channel.call(POSITION, PositionRequest(client_id=self._client_id), timeout=_CHECK_DROPPED_TIMEOUT_S)
         except NotFoundError:
@@ -326,14 +352,12 @@ class ReadStage(JobReader):
         return False
 
     def _restart_as_new_client(self, joined: JoinReply, holdings: tuple[TaskHolding, ...]) -> None:
-        """Begin anew as another client of the same pass."""
+        """Replace the client id, tasks and control stream; continue the same iteration as a new client."""
         self._rejoined = True
         lost, before = self._tasks.lost, self._client_id
         self._joined, self._client_id, self._instance = joined, joined.client_id, joined.instance
-        self._losses_received, self._halted_tasks = (
-            min(self._losses_received, joined.loss_count),
-            (),
-        )  # the others are yet to come
+        # The dispatcher sends the new client all losses from this count on.
+        self._losses_received, self._halted_tasks = min(self._losses_received, joined.loss_count), ()
         self._inbox.reset()
         self._slice_elements, self._slice_offset, self._task_read = (), 0, None
         limits = options_for_resuming(self._options, None)
@@ -347,18 +371,18 @@ class ReadStage(JobReader):
         self._start_reading(joined)
 
     def _check_cancelled(self) -> None:
-        """End at once where the job was cancelled, whatever has come already.
+        """Raise at once if the job was cancelled, even if elements are buffered.
 
         Raises:
-            CancelledError: it was.
+            CancelledError: the job was cancelled.
         """
         if isinstance(self._inbox.refusal, CancelledError):
             raise copy(self._inbox.refusal)
 
-    # ---- pieces
+    # ---- frame slices
 
     def user_consumed(self, elements: int, errors: int) -> None:
-        """The user has consumed so many more elements, and had errors in the places of others."""
+        """Count elements that the user received, and errors that were raised in place of elements."""
         self._consumption.mark_consumed(elements + errors)
         now = time.monotonic()
         if self._options.max_outstanding_requests:
@@ -378,9 +402,12 @@ class ReadStage(JobReader):
             ack_thread.call_soon(self)
 
     def acknowledge(self) -> bool:
-        """Tell workers what was consumed, and see to the tasks; called by another thread while the user's is busy."""
+        """Send acknowledgements and maintain the tasks.
+
+        Called by the acknowledgement thread while the user's thread is busy.
+        """
         if not self._tasks_lock.acquire(blocking=False):
-            return False  # the user's thread sees to it
+            return False  # the user's thread holds the lock and does it
         try:
             if not self._closing:
                 self._acknowledge_at = time.monotonic() + ACK_INTERVAL_S
@@ -393,7 +420,7 @@ class ReadStage(JobReader):
         return False
 
     def _apply_task_updates(self) -> None:
-        """Open and close tasks as the dispatcher says; losses are left for the user's thread, which warns of them."""
+        """Open and close tasks as the dispatcher asks. Losses stay queued: the user's thread warns of them."""
         with self._inbox.lock:
             updates = list(self._inbox.updates)
             self._inbox.updates = deque(
@@ -408,7 +435,7 @@ class ReadStage(JobReader):
         self._tasks.maintain(time.monotonic())
 
     def _next_slice(self) -> bool:
-        """Take the next piece; False at the end of the pass."""
+        """Take the next frame slice; False at the end of the iteration."""
         try:
             with self._tasks_lock:
                 found = self._inbox.next() or self._wait()
@@ -419,7 +446,8 @@ class ReadStage(JobReader):
             return False
         hold, piece = found
         self._task_read, self._element_bytes = hold, piece.nbytes // piece.count
-        self._slice_start = (piece.incarnation, piece.index)  # not the piece: its frame may lie in shared memory
+        # Keep the numbers only: a reference to the slice would pin its frame in shared memory.
+        self._slice_start = (piece.incarnation, piece.index)
         hold.attempts = 0
         self._slice_elements, self._slice_offset = (), 0
         began = time.perf_counter_ns()
@@ -434,7 +462,13 @@ class ReadStage(JobReader):
         return True
 
     def _wait(self) -> tuple[TaskRead, FrameSlice] | None:
-        """Wait for the next piece; None when the pass is over. Does the housekeeping meanwhile."""
+        """Wait for the next frame slice, and maintain tasks and acknowledgements meanwhile.
+
+        None at the end of the iteration.
+
+        The first time that the buffer is empty, the byte limits are raised, and a pending acknowledgement is delayed by
+        `_ACK_DELAY_S` if the workers can send more without it.
+        """
         starved = False
         found = None
         try:
@@ -449,13 +483,14 @@ class ReadStage(JobReader):
                 starves, starved = quiet and not starved, starved or quiet
                 if starves:
                     self._tasks.raise_byte_limits()
-                if (
-                    starves and self._tasks.can_delay_acks
-                ):  # each message wakes the worker, whose thread has better to do
+                if starves and self._tasks.can_delay_acks:
+                    # Each acknowledgement wakes a thread of the worker and slows its pipeline: wait a moment first.
                     self._inbox.wait(_ACK_DELAY_S)
                 else:
                     if quiet:
-                        self._tasks.flush_acks(time.monotonic())  # the last moment to ask for more
+                        # Nothing is buffered: grant credit now, or a worker may wait for it while this reader waits for
+                        # the worker.
+                        self._tasks.flush_acks(time.monotonic())
                     if not self._handle_events():
                         return None
                 found = self._inbox.next()
@@ -464,16 +499,18 @@ class ReadStage(JobReader):
             self.wait_ns += self._waits.stop()
 
     def _handle_events(self) -> bool:
-        """Act on what has come, or wait a little for something to come; False when the pass is over."""
+        """Handle what has arrived, or wait a little; False at the end of the iteration."""
         now = time.monotonic()
         self._process_updates()
-        if self._ended:  # this reader came back to a pass that others had read to its end
+        # It rejoined an iteration that other readers had finished meanwhile.
+        if self._ended:
             return False
         due = self._tasks.maintain(now)
         with self._inbox.lock:
             if self._inbox.ready or self._inbox.cancelled:
                 return True
-        if self._pending_errors:  # behind what came before it
+        # Raised only here, after all elements that arrived before the error.
+        if self._pending_errors:
             self._tasks.try_refused()
             raise self._pending_errors.pop(0)
         if self._tasks.all_ended:
@@ -481,11 +518,11 @@ class ReadStage(JobReader):
                 self._ended = True
                 self._position_tracker.record_end(self._fetch_position)
                 return False
-            if (
-                self._consumption.held_downstream
-            ):  # a worker that leaves waits for this, and nobody fills half a batch now
+            if self._consumption.held_downstream:
+                # A leaving worker waits until all its elements are consumed, but a half-full batch downstream is not
+                # delivered before the end is confirmed: without this both would wait for each other.
                 self._mark_all_consumed()
-            self._tasks.flush_acks(now)  # else leaving tells what was consumed
+            self._tasks.flush_acks(now)  # at the end itself, leaving the tasks acknowledges everything
             due = min(due, self._confirm_at)
         self._check_alive(now)
         self._inbox.wait(max(0.001, due - now))
@@ -501,14 +538,15 @@ class ReadStage(JobReader):
         if isinstance(refusal, NotFoundError) and not self._tasks.all_ended:
             self._rejoin()
         elif refusal is not None and not self._tasks.all_ended:
-            raise copy(refusal)  # a traceback on what is kept here would keep the iterator, which is in its frames
+            # Raise a copy: a traceback on the stored error would keep its frames, and through them the iterator, alive.
+            raise copy(refusal)
         self._pending_errors += [
             lasting for sink, error in failed if (lasting := self._tasks.handle_broken(sink, error))
         ]
         self._tasks.apply_updates(updates)
 
     def _confirm_end(self, now: float) -> bool:
-        """Whether the dispatcher agrees that the pass is over; also if it cannot be asked."""
+        """Ask the dispatcher whether the iteration is over; see `_assume_end` if it does not answer."""
         if now < self._confirm_at:
             return False
         final_report = self._report(0, leaving=True)
@@ -522,31 +560,39 @@ class ReadStage(JobReader):
         except NotFoundError:
             return self._rejoin_at_end()
         except DsnbError:
-            self._ended = True  # told once: whether there would have been more is not known
+            # Raise this only once, then end: whether more elements would have come is unknown.
+            self._ended = True
             raise
         self._unconfirmed_since = None
         if reply.cancelled_by:
             self._inbox.set_refusal(notices.job_cancelled(self._job, reply.cancelled_by))
             return False
-        if reply.finished or self._tasks.any_given_up:  # what will not come to this reader is not waited for
+        # A task that this reader has given up delivers nothing more to it, so there is nothing to wait for.
+        if reply.finished or self._tasks.any_given_up:
             with self._inbox.lock:
                 return not self._inbox.ready
         self._tasks.set_tasks(reply.tasks)
         self._confirm_at = now + _CONFIRM_S
-        return self._options.local and self._tasks.all_ended  # the pass may go on elsewhere
+        return self._options.local and self._tasks.all_ended  # other readers may continue on remote workers
 
     def _rejoin_at_end(self) -> bool:
-        """Whether the pass is over for a reader that was given up: others may have what it had not consumed."""
+        """Rejoin if this reader was dropped before its end was confirmed. Returns whether the iteration is over.
+
+        Other readers may have received the elements that this one had not consumed.
+        """
         try:
             self._rejoin()
         except NotFoundError:
-            return True  # the pass is gone, so it was over
+            return True  # the iteration no longer exists, so it was over
         return self._ended
 
     def _assume_end(self, now: float) -> bool:
-        """Whether the pass is over as far as can be known without the dispatcher, which may be on its way back."""
+        """Whether to treat the iteration as over without the dispatcher's answer.
+
+        In mode OFF at once, else after a time-out.
+        """
         if self._options.mode is ShardingPolicy.OFF:
-            return True  # a worker that we have not heard of would have a pass of its own to give
+            return True  # each worker has a pass of its own: an unknown one could only add another pass
         self._unconfirmed_since = self._unconfirmed_since or now
         if time.monotonic() - self._unconfirmed_since < _UNREACHABLE_TIMEOUT_S:
             self._confirm_at = now + _CONFIRM_S
@@ -555,7 +601,7 @@ class ReadStage(JobReader):
         return True
 
     def _check_alive(self, now: float) -> None:
-        """Give up when there has been nobody to read from for long.
+        """Raise if nothing could be read from for `_UNREACHABLE_TIMEOUT_S`.
 
         Raises:
             DeadlineExceededError: the service has no worker.
@@ -615,12 +661,15 @@ class ReadStage(JobReader):
         )
 
     def _holdings(self) -> tuple[TaskHolding, ...]:
-        """What this reader consumed, for the dispatcher: workers that die now have not told it."""
+        """What this reader consumed of each task.
+
+        Sent to the dispatcher when it leaves, in case a worker dies before it receives the last acknowledgement.
+        """
         return self._last_holdings if self._closing else self._tasks.consumed_holdings()
 
 
 class _Tracking(ConsumptionListener):
-    """What a reader learns from the end of its pipeline."""
+    """Passes what the user consumed on to the reader."""
 
     __slots__ = ("_reader",)
 

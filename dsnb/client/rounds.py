@@ -1,16 +1,18 @@
-"""Where one consumer of a coordinated read is, and which element it takes next. A pure core.
+"""Rounds of one consumer of a coordinated read: where it stands and which element it takes next. A pure core.
 
-Theory of operation. The dispatcher's part is told in `dispatcher/rounds`, the worker's in `worker/round_robin`. Here is
-one consumer's: it takes round after round; the lineup says which task gives a round, and with which of its turns. Turns
-arrive task by task, in order, and lie here until their rounds come. `at` is the next round.
+Theory of operation. `dispatcher/rounds` describes the dispatcher's part, `worker/round_log` the worker's. A consumer
+takes round after round. The schedules say which task provides a round, and which of the task's own rounds ("task
+round") it is. Task rounds arrive in order for each task and are buffered here until their round is due. `next_round` is
+the next round to take.
 
-A turn may be taken when it is whole, as its worker says; or, without asking the worker, who may be gone, when a later
-lineup is known: rounds before the newest lineup are settled, because the dispatcher has made that out of what all
-consumers have received. If such a round is not here although its task gives none any more, it is this consumer that has
-missed it (it came anew, and others had taken it already): it is passed over and counted, so that all stay in step.
+A task round may be taken when it is complete, that is, when its worker reports that all consumers have received it. It
+may also be taken if its round lies before the newest schedule: the dispatcher makes a new schedule from what all
+consumers have received, so earlier rounds are settled, even if their worker is gone. If a settled round is not here and
+its task no longer delivers, this consumer has missed it: it joined late, after the others had taken that round. It
+skips the round and counts it, so that all consumers stay in step.
 
-In a halt nothing is taken. A consumer that comes anew is halted from the beginning. It answers the dispatcher's halt
-when each worker has told it what it still has, and begins with the lineup that was made at a halt which it answered.
+During a halt no round is taken. A new consumer starts halted. It acknowledges the dispatcher's halt once each worker
+has reported which rounds it still has, and begins with the schedule made at a halt that it acknowledged.
 """
 
 from __future__ import annotations
@@ -26,55 +28,68 @@ from dsnb.wire.schedule import ConsumerReport, HeldRounds, RoundSchedule, Rounds
 
 @dataclass(slots=True)
 class TaskRounds:
-    """What is here of one task: the turns before `received`, from `consumed` on."""
+    """The buffered rounds of one task: from `consumed` up to, not including, `received`.
+
+    Attributes:
+        complete: Task rounds below this number were received by all consumers.
+        first_kept: The oldest task round that the worker still has.
+        received: The task round after the newest that arrived.
+        consumed: The oldest task round that may still be taken here.
+        reported: Whether its worker has reported which rounds it has.
+        items: Task round, item and bytes of each buffered round.
+        nbytes: Bytes of all `items`.
+    """
 
     complete: int = 0
     first_kept: int = 0
     received: int = 0
     consumed: int = 0
     reported: bool = False
-    """Whether its worker has said what it has."""
     items: deque[tuple[int, Any, int]] = field(default_factory=deque)
-    """Turn, item and bytes."""
     nbytes: int = 0
 
     def drop_before(self, before: int) -> None:
-        """Forget the turns before one."""
+        """Drop task rounds below `before`."""
         while self.items and self.items[0][0] < before:
             self.nbytes -= self.items.popleft()[2]
         self.consumed = max(self.consumed, before)
 
 
 class ConsumerRounds:
-    """One consumer's."""
+    """The rounds of one consumer.
+
+    Attributes:
+        next_round: The next round to take.
+        begun: Whether the consumer has joined the others; `next_round` means nothing before.
+        missed: Rounds that this consumer skipped because it did not have them.
+        dropped: Rounds that no consumer gets, counted since this one joined.
+    """
 
     def __init__(self) -> None:
         self.next_round = 0
         self.begun = False
         self.missed = 0
-        """Rounds that were passed over."""
         self.dropped = 0
-        """Rounds that no consumer gets, since this one has come."""
         self._halt = 0
         self._halted = True
         self._acknowledged_halt = 0
-        """The last halt that it has answered."""
+        """The number of the last halt that this consumer acknowledged."""
         self._dropped_before: int | None = None
         self._schedules: Sequence[RoundSchedule] = ()
         self._tasks: dict[str, TaskRounds] = {}
         self._active_tasks: set[str] = set()
 
-    # ---- what is heard
+    # ---- events in
 
     def set_tasks(self, tasks: Collection[str]) -> None:
-        """Learn which tasks there are now."""
+        """Set the tasks that the job has at present."""
         self._active_tasks = set(tasks)
         for task in tasks:
             self._tasks.setdefault(task, TaskRounds())
         self._drop_unneeded()
 
     def receive_update(self, update: RoundsUpdate) -> None:
-        """Learn how the dispatcher sees the rounds."""
+        """Apply the dispatcher's update: schedules, halt and dropped rounds."""
         self._schedules = update.schedules
         if self._dropped_before is None:
             self._dropped_before = update.dropped
@@ -88,7 +103,7 @@ class ConsumerRounds:
         self._drop_unneeded()
 
     def deliver(self, task: str, task_round: int, item: Any, nbytes: int) -> None:
-        """Take in a turn that has arrived."""
+        """Buffer a task round that arrived."""
         turns = self._tasks.setdefault(task, TaskRounds())
         turns.received = task_round + 1
         if task_round >= turns.consumed:
@@ -96,7 +111,7 @@ class ConsumerRounds:
             turns.nbytes += nbytes
 
     def progress(self, task: str, complete_rounds: int, oldest_round: int) -> None:
-        """Learn what a worker says of its task."""
+        """Apply a worker's report: how many rounds of its task are complete, and the oldest that it still has."""
         turns = self._tasks.setdefault(task, TaskRounds())
         turns.reported = True
         turns.complete, turns.first_kept = max(turns.complete, complete_rounds), max(turns.first_kept, oldest_round)
@@ -104,20 +119,20 @@ class ConsumerRounds:
         turns.drop_before(oldest_round)
 
     def clear(self) -> None:
-        """Let go of all turns that are here."""
+        """Drop all buffered rounds of all tasks."""
         for turns in self._tasks.values():
             turns.items.clear()
             turns.nbytes = 0
 
-    # ---- what is told
+    # ---- reports
 
     @property
     def _can_acknowledge_halt(self) -> bool:
-        """Whether it can say where it is."""
+        """Whether it knows what to report: it has begun, or all workers have reported which rounds they have."""
         return self.begun or all(self._tasks[task].reported for task in self._active_tasks)
 
     def report(self) -> ConsumerReport:
-        """Where this consumer is; a halt is answered by its number."""
+        """Return where this consumer stands. A halt is acknowledged by its number."""
         halt = self._halt if self._can_acknowledge_halt else 0
         self._acknowledged_halt = max(self._acknowledged_halt, halt)
         return ConsumerReport(
@@ -131,21 +146,21 @@ class ConsumerRounds:
         )
 
     def task_rounds(self, task: str) -> TaskRounds:
-        """What is here of a task."""
+        """Return the buffered rounds of a task."""
         return self._tasks.get(task) or TaskRounds()
 
     def waits_for(self, task: str) -> bool:
-        """Whether it cannot go on without this task."""
+        """Whether the next round needs this task."""
         if task not in self._active_tasks:
             return False
         found = self._next_source()
         return found[0] == task if found is not None else not self.begun and not self._tasks[task].reported
 
-    # ---- what is taken
+    # ---- taking rounds
 
     @property
     def ready(self) -> bool:
-        """Whether the next round can be taken."""
+        """Whether the next round is here and may be taken."""
         found = self._next_source()
         if found is None:
             return False
@@ -155,7 +170,7 @@ class ConsumerRounds:
         return here and (settled or turn < self._tasks[task].complete)
 
     def take(self) -> Any:
-        """The element of the next round; only if that is `ready`."""
+        """Take the element of the next round. Requires `ready`."""
         found = self._next_source()
         assert found is not None, "the next round is not ready"
         task, turn, _ = found
@@ -166,7 +181,10 @@ class ConsumerRounds:
         return item
 
     def skip_missed(self) -> int:
-        """Go on behind rounds that will not come to this consumer; returns how many there were."""
+        """Skip rounds that will not come to this consumer; returns how many.
+
+        A round is missed if it is settled, its task is no longer active and it is not buffered here.
+        """
         missed = 0
         while (found := self._next_source()) is not None and not self.ready:
             task, turn, settled = found
@@ -186,7 +204,7 @@ class ConsumerRounds:
         return self._schedules[-1] if self._schedules else None
 
     def _next_source(self) -> tuple[str, int, bool] | None:
-        """The task and turn of the next round, and whether it is settled; None in a halt."""
+        """The task and task round of the next round, and whether it is settled; None during a halt."""
         newest = self._newest_schedule
         if self._halted or newest is None:
             return None
@@ -197,7 +215,7 @@ class ConsumerRounds:
         return task, turn, self.next_round < newest.first_round
 
     def _drop_unneeded(self) -> None:
-        """Let go of turns that no round needs, and of tasks that give no more."""
+        """Drop task rounds that no round needs, and tasks that provide no more rounds."""
         newest = self._newest_schedule
         if newest is None or not self.begun:
             return
@@ -209,7 +227,7 @@ class ConsumerRounds:
             del self._tasks[task]
 
     def _has_rounds_left(self, schedule: RoundSchedule) -> bool:
-        """Whether rounds of a lineup are still to come."""
+        """Whether a schedule still has rounds to take."""
         after = next((other.first_round for other in self._schedules if other.first_round > schedule.first_round), None)
         return after is None or self.next_round < after
 

@@ -1,4 +1,4 @@
-"""The stage of a distributed dataset: joins its job when it is first read, and is that job's reader from then on."""
+"""The stage of a distributed dataset: joins the job on the first read, then forwards everything to the job's reader."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ class JobReader(Stage):
     """A stage that has joined a job and reads it."""
 
     def warn_at_start(self) -> None:
-        """Warn of what keeps elements of the pass from coming: it is over, paused, or lacks a worker."""
+        """Warn of what keeps elements from coming: the iteration is over, the job is paused, or a worker is missing."""
         raise NotImplementedError
 
     def source_position(self, count: int) -> Any:
-        """What it takes to go on after the first `count` elements; plain data."""
+        """Return what it takes to resume after the first `count` elements, as plain data."""
         raise NotImplementedError
 
     def shared_with_other_readers(self) -> bool:
-        """Whether other clients may have had elements of the pass, or some were lost."""
+        """Whether other clients may have read elements of the iteration, or some were lost."""
         return True
 
 
 class ServiceStage(Stage):
     """A source whose elements come from a service.
 
-    Building a pipeline joins no job: its iterator may never be read, or be read only in another part of the pipeline.
+    Building the pipeline does not join the job: its iterator may never be read, or only another part of it.
 
     Args:
         join: Joins the job; returns the stage that reads it. Called again if it failed.
-        source_key: Which source of which pass of a local pipeline it is.
-        start_state: The bookmark of its beginning.
-        skippable: Elements that need not come again; leaving them out joins nothing.
+        source_key: Identifies the source, and its pass, within the local pipeline.
+        start_state: The position at which the stage begins, encoded.
+        skippable: Elements that need not come again; skipping them does not join the job.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class ServiceStage(Stage):
         self._tracking: _DeferredTracking | None = None
         self._join_lock = threading.Lock()
         self._waited_before = 0
-        """Time that the passes before waited."""
+        """Waiting time of previous passes."""
 
     def start(self) -> None:
-        """Join the job, if that was not done.
+        """Join the job, unless it was joined already.
 
         Raises:
             DsnbError: why it cannot be joined; the next call tries again.
@@ -77,16 +77,17 @@ class ServiceStage(Stage):
             self._tracking.attach(self._reader)
 
     def _join_and_warn(self) -> JobReader:
+        # If the user interrupts the join, the reader is closed as soon as it has joined.
         reader = shielded(self._join, lambda late: late.close())
         try:
             reader.warn_at_start()
-        except BaseException:  # where warnings are errors
+        except BaseException:  # a warning was turned into an error: leave the job again
             reader.close()
             raise
         return reader
 
     def produce(self, want: int) -> Run:
-        """The next elements that the service delivered."""
+        """Return the next elements that the service delivered."""
         reader = self._joined_reader()
         try:
             return reader.pull(want)
@@ -94,42 +95,41 @@ class ServiceStage(Stage):
             self.wait_ns = self._waited_before + reader.wait_ns
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """Learn of each element when the user has it, from the first one on; asking for it does not join the job."""
+        """Track which elements the user receives, from the first one on. Does not join the job."""
         self._tracking = _DeferredTracking(held=buffered)
         if self._reader is not None:
             self._tracking.attach(self._reader)
         return self._tracking
 
     def skip(self, count: int) -> int:
-        """Leave elements out; those that are behind for good without joining."""
+        """Leave elements out. Elements before the start position are skipped without joining the job."""
         if self._reader is None and self._skipped + count <= self._skippable:
             self._skipped += count
             return count
         return self._joined_reader().skip(count)
 
     def source_position(self, count: int) -> Any:
-        """What it takes to go on after the first elements; of one that has not joined, where it is to begin."""
+        """Return the position after the first `count` elements; the start position if the job was not joined."""
         if self._reader is None:
             return self._start_state
         return self._reader.source_position(count)
 
     def cancel(self) -> None:
-        """Wake the thread that waits for elements. One that is joining leaves as soon as it has joined."""
+        """Wake the thread that waits for elements. A stage that is joining leaves as soon as it has joined."""
         super().cancel()
         if self._reader is not None:
             self._reader.cancel()
 
     def release(self, unread: int) -> None:
-        """Leave the job."""
+        """Leave the job, if it was joined."""
         if self._reader is not None:
             self._reader.close(unread)
 
     def shared_with_other_readers(self) -> bool:
-        """As the reader knows when the pass is over."""
+        """Whether other clients may have read elements, as the reader knows at the end; False if no job was joined."""
         return self._reader is not None and self._reader.shared_with_other_readers()
 
     def continue_counters(self, previous: Stage) -> None:
-        """Count on."""
         super().continue_counters(previous)
         self._waited_before = self.wait_ns
 
@@ -140,14 +140,14 @@ class ServiceStage(Stage):
 
 
 class _DeferredTracking(ConsumptionListener):
-    """Tells a reader what the user consumed, also where it has yet to join when the pipeline is asked."""
+    """Forwards consumption to a reader that may join later, after the pipeline has asked for tracking."""
 
     def __init__(self, *, held: bool) -> None:
         self._held = held
         self._tracking: ConsumptionListener | None = None
 
     def attach(self, reader: JobReader) -> None:
-        """The reader has joined, and what it gives from now on is for the user."""
+        """Start forwarding to a reader that has joined."""
         self._tracking = reader.track_consumption(buffered=self._held)
 
     def consumed(self, elements: int, errors: int) -> None:

@@ -1,4 +1,4 @@
-"""How a reader comes to a job and hears of it from then on, whichever stage it is of."""
+"""Joining a job and the client's control stream, for all kinds of readers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dsnb.wire.messages import ClientReport, ClientUpdate, IterationPosition, Jo
 from dsnb.wire.methods import FOLLOW, JOIN
 
 _SHORT_PASS_S = 0.03
-"""A pass that is over within this time needs no control stream. A reader that shares a cache has one from the first, to
-hear at once of what it loses."""
+"""An iteration that ends within this time needs no control stream. Readers of the cross-trainer cache open one at once,
+to learn of losses as they happen."""
 
 _LEASE = 0.75
-"""The part of the client time-out after which a client that has reported nothing asks whether it was given up."""
+"""After this part of the client time-out without a report, the client asks whether the dispatcher has dropped it."""
 
 ClientControlStream = ControlStream[ClientReport, ClientUpdate]
 
@@ -33,20 +33,20 @@ def join(
     previous: JoinReply | None = None,
     holdings: tuple[TaskHolding, ...] = (),
 ) -> JoinReply:
-    """Ask for one pass of a job.
+    """Join one iteration of a job.
 
     Args:
-        channel: To the dispatcher.
-        dataset_id: What to read.
-        options: How.
-        iteration: Which pass of its dataset object it is.
-        position: Where to begin; None for at the beginning.
-        unfinished: Whether to join the next pass that is not over, if that one is.
-        previous: The reply to its first join, where the dispatcher has given it up since and it comes back.
-        holdings: What it consumed until then.
+        channel: Connection to the dispatcher.
+        dataset_id: Id of the registered dataset.
+        options: The options of the read.
+        iteration: Number of this pass over the dataset object.
+        position: Where to begin; None for the beginning.
+        unfinished: Whether to join the next unfinished iteration if this one is over.
+        previous: The reply to the first join, if the dispatcher dropped this reader and it rejoins.
+        holdings: What the reader had consumed until it rejoined.
 
     Raises:
-        DsnbError: what the dispatcher says of the caller's mistake.
+        DsnbError: the dispatcher refused the request.
     """
     request = JoinRequest(
         dataset_id=dataset_id,
@@ -78,9 +78,17 @@ def open_control_stream(
     receive: Callable[[ClientUpdate], None],
     failed: Callable[[DsnbError], None],
 ) -> ClientControlStream:
-    """The control stream of a reader that was let in, to be started; see `ControlStream` for the callbacks.
+    """Make the control stream of a client that has joined; the caller starts it.
 
-    A prompt one is opened at once, and not only if the pass turns out to take longer than a moment.
+    `ControlStream` describes the callbacks.
+
+    Args:
+        service: Address and token of the service.
+        joined: The dispatcher's reply to the join.
+        immediately: Whether to connect at once. Otherwise only if the iteration takes longer than `_SHORT_PASS_S`.
+        report: Makes a report.
+        receive: Handles an update.
+        failed: Called if the dispatcher refuses the stream for good.
     """
     return ControlStream(
         f"dsnb-follow-{joined.client_id}",
@@ -96,9 +104,11 @@ def open_control_stream(
 
 
 class JobClock:
-    """Nanoseconds of a job that goes on: while it is paused the clock stands, for nobody waits for data then.
+    """Nanoseconds that a job was running.
 
-    It is read in any thread and set in one.
+    The clock stops while the job is paused, for waiting then is not lack of data.
+
+    Any thread may read it; one thread may pause it.
 
     Args:
         paused: Whether the job is paused at first.
@@ -115,14 +125,15 @@ class JobClock:
 
     def __init__(self, *, paused: bool = False) -> None:
         self._state: tuple[int, int | None] = (0, perf_counter_ns() if paused else None)
-        """By how much it is behind, and where it stands; one object: never half new."""
+        """Total paused time, and the time at which the clock was paused (None while it runs). One tuple, so that other
+        threads never read a half-updated state."""
 
     def __call__(self) -> int:
         behind, paused_at = self._state
         return (perf_counter_ns() if paused_at is None else paused_at) - behind
 
     def pause(self, *, paused: bool) -> None:
-        """Learn whether the job is paused."""
+        """Pause or resume the clock."""
         behind, paused_at = self._state
         if paused and paused_at is None:
             self._state = behind, perf_counter_ns()

@@ -1,4 +1,4 @@
-"""The operation at the root of a distributed dataset: a source whose elements come from a service."""
+"""The source operation of a distributed dataset: its elements come from a service."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from dsnb.wire.channel import ChannelCache
 from dsnb.wire.stopped_services import refuse_stopped
 
 _PRESERVED_CARDINALITIES: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
-    # A worker whose files are empty may find an end where the whole has none; what a hint leaves, nobody knows.
+    # By file, a shard of empty files may end although the dataset does not. By hint, any shard may be anything.
     ShardingPolicy.FILE: (0,),
     ShardingPolicy.FILE_OR_DATA: (0,),
     ShardingPolicy.HINT: (),
 }
-"""Cardinalities that distributing does not change, in the modes where they are not both of those two."""
+"""The cardinalities (0, endless) that distributing preserves, for the policies that do not preserve both."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FromService(Operation):
-    """Elements of a registered dataset. Each stage that is built is the next pass of this object.
+    """Elements of a registered dataset. Each stage that it builds is the next pass of this object.
 
     Attributes:
-        registered_cardinality: The dataset's own length, before workers are counted.
+        registered_cardinality: The registered dataset's cardinality, before it is multiplied or divided by workers.
     """
 
     has_source_position: ClassVar[bool] = True
@@ -47,53 +47,54 @@ class FromService(Operation):
     spec: Any = None
     registered_cardinality: int = UNKNOWN_CARDINALITY
     pipeline: Operation | str | None = field(default=None, repr=False)
-    """What the service was given, or a digest of it: results that are kept follow from that, not from where it runs."""
+    """The registered pipeline or a digest of it. Keys of cached results follow from it, not from where it runs."""
     passes: IterationCounter = field(default_factory=IterationCounter, repr=False)
     connections: ChannelCache = field(default_factory=ChannelCache, repr=False)
     register_again: Callable[[], str] | None = field(default=None, repr=False)
-    """Gives the pipeline to the service once more: a service forgets what was not read for long, or starts anew."""
+    """Registers the pipeline again: the service may have restarted, or forgotten a dataset that was unused for long."""
 
     @property
     def name(self) -> str:
-        """With the job, as in `from the service (job 'train')`."""
+        """The name with the job, as in `from the service (job 'train')`."""
         job = self.options.job_name
         return f"from the service (job {job!r})" if job else "from the service"
 
     @property
     def element_spec(self) -> Any:
-        """The registered one; None where it was not known."""
+        """The registered element spec; None if it was unknown."""
         return self.spec
 
     @property
     def cardinality(self) -> int:
-        """Endless and empty stay so where all shards of it are; the rest depends on the number of workers."""
+        """Endless and empty stay so if every shard is; otherwise it depends on the number of workers and is unknown."""
         if self.options.num_consumers:
-            return INFINITE_CARDINALITY  # else it is refused, when it ends at the latest
+            # Finite data are refused: when the read begins, or at the latest when they end.
+            return INFINITE_CARDINALITY
         known = _PRESERVED_CARDINALITIES.get(self.options.mode, (INFINITE_CARDINALITY, 0))
         return self.registered_cardinality if self.registered_cardinality in known else UNKNOWN_CARDINALITY
 
     @property
     def iteration_counter(self) -> IterationCounter:
-        """Its own: all datasets that are made of it read one job."""
+        """Its own counter: all datasets built on this object read one job."""
         return self.passes
 
     def repeatable_under(self, *, deterministic: bool) -> bool:
-        """Workers hand out what is ready."""
+        """Never: the order between workers depends on timing."""
         del deterministic
         return False
 
     @property
     def remote_pipeline(self) -> Operation | None:
-        """What was distributed here."""
+        """The distributed pipeline, if it is known here."""
         return self.pipeline if isinstance(self.pipeline, Operation) else None
 
     @property
     def position_identity(self) -> Any:
-        """What a reading position is of: not where the service is, or what the job is called."""
+        """The mode and the pipeline's digest: a position does not depend on the service's address or the job's name."""
         return self.options.mode.name, self.pipeline if isinstance(self.pipeline, str) else ""
 
     def split_provider(self) -> SplitProvider | None:
-        """None of its own: a service hands out elements, not splits."""
+        """Refused: a service delivers elements, not splits."""
         raise UnimplementedError(
             "Cannot create split providers for dataset of type DataServiceDataset: a distributed dataset cannot be the "
             "source of a DYNAMIC job",
@@ -101,7 +102,7 @@ class FromService(Operation):
         )
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that joins the job's next pass when it is read, or goes on with one where a bookmark says."""
+        """Build a stage that joins the job's next iteration on the first read, or resumes from a loaded position."""
         bookmarks = context.source_positions
         if bookmarks is None:
             iteration = next(self.passes)
@@ -135,7 +136,7 @@ class FromService(Operation):
         )
 
     def _join(self, iteration: int, *position_args: Any, endless: bool) -> JobReader:
-        """Join a pass of the job; where passes go on for ever, the first one from that number on that is not over."""
+        """Join an iteration of the job; with `endless`, the first unfinished one from `iteration` on."""
         refuse_stopped(self.service.address)
         try:
             return self._reader(self.dataset_id, iteration, *position_args, endless=endless)
@@ -147,7 +148,7 @@ class FromService(Operation):
     def _reader(self, dataset_id: str, iteration: int, *position_args: Any, endless: bool) -> JobReader:
         if self.options.num_consumers:
             return CoordinatedStage(self.service, dataset_id, self.options)
-        # What is read again will be read once more; most datasets are read once, and leave no connection behind.
+        # Keep connections from the second pass on: most datasets are read once, and should leave none open.
         again = self.connections if iteration else None
         reader = ReadStage(
             self.service, dataset_id, self.options, iteration, *position_args, unfinished=endless, connections=again
@@ -157,14 +158,14 @@ class FromService(Operation):
         return reader
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy in another process counts its own passes, finds the token by itself, and does without the pipeline.
+        # A copy in another process counts its own passes and looks up the token; it gets the pipeline's digest only.
         return (
             _restore,
             (self.service, self.dataset_id, self.options, self.spec, self.registered_cardinality, self._digest()),
         )
 
     def _digest(self) -> str | None:
-        """Of the pipeline; None where it is not known, or has none."""
+        """Digest of the pipeline; None if it is unknown or cannot be hashed."""
         if not isinstance(self.pipeline, Operation):
             return self.pipeline
         found = fingerprint(self.pipeline)
@@ -175,7 +176,7 @@ class FromService(Operation):
         return ("from the service", what, self.options)
 
     def __dsnb_result__(self) -> Operation:
-        # How elements travel does not change them.
+        # Options of the transfer do not change the elements.
         options = replace(self.options, protocol=None, compression="", checksum=False, max_outstanding_requests=None)
         return self if options == self.options else replace(self, options=options)
 

@@ -1,4 +1,4 @@
-"""How long a reader has waited, as another thread may ask while it does."""
+"""Measures waiting time, and can be read by other threads while a wait lasts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from time import perf_counter_ns
 
 
 class Stopwatch:
-    """Time that went by between `start` and `stop`, added up; one thread runs it, any thread may read it.
+    """Adds up the time between `start` and `stop`. One thread runs it; any thread may read it.
 
     Args:
-        clock: What it goes by, in nanoseconds.
+        clock: Returns the time in nanoseconds.
 
     Example:
         >>> waits = Stopwatch()
@@ -22,22 +22,23 @@ class Stopwatch:
     def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
         self._clock = clock
         self._state: tuple[int, int | None] = (0, None)
-        """What was measured before, and when the measurement began that goes on; one object: never half new."""
+        """Time of completed measurements, and when the present one began. One tuple, so that other threads never read a
+        half-updated state."""
 
     @property
     def ns(self) -> int:
-        """All of it, with what goes on: that may be long."""
+        """Total time, including the measurement in progress."""
         before, began = self._state
         return before if began is None else before + self._clock() - began
 
     def start(self) -> None:
-        """Measure from now on; goes on where it does already."""
+        """Start measuring, unless it is measuring already."""
         before, began = self._state
         if began is None:
             self._state = before, self._clock()
 
     def stop(self) -> int:
-        """Measure no longer; what was measured since it was started, 0 where it was not."""
+        """Stop measuring; returns the time since `start`, 0 if it was not measuring."""
         before = self._state[0]
         self._state = self.ns, None
         return self._state[0] - before

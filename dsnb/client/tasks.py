@@ -1,6 +1,6 @@
-"""The tasks of one reader: opened as the dispatcher names them, given credit, closed when they are gone.
+"""All tasks of one reader: opens them as the dispatcher lists them, grants credit, sends acknowledgements, closes them.
 
-One whose connection breaks is opened again with what it had.
+A task whose connection breaks is reopened and continues after the elements that had arrived.
 """
 
 from __future__ import annotations
@@ -33,35 +33,39 @@ from dsnb.wire.transfer.protocol import FIRST_GRANT, OpenRequest, ReadHandle
 from dsnb.wire.transfer.shared_memory.messages import SharedMemoryRefused
 
 BUFFER_BYTES = 16 << 20
-"""Bytes on their way or unconsumed, over all tasks of one reader."""
+"""Limit of bytes in flight or unconsumed, over all tasks of one reader."""
 
 _ACK_BYTES = 4 << 20
-"""Consumed bytes that a worker on this host is told of together. More would save messages, but what is not told of
-takes slabs, and the fewer there are, the more of them stay in the processor's cache."""
+"""Most consumed bytes per acknowledgement to a worker on this host. A larger value saves messages, but unacknowledged
+elements occupy slabs, and the fewer slabs are in use, the more of them stay in the processor's cache."""
 
 ATTEMPTS = 30
-"""How often to try a worker that the dispatcher names and that was never heard of here; half a minute."""
+"""Connection attempts to a worker that the dispatcher lists and that this reader never reached: about half a minute."""
 
 _MAX_SHARED_MEMORY_ATTEMPTS = 7
-"""How often to try shared memory that was asked for and is not there: for 3 s, in which a dead worker is missed."""
+"""Attempts to open shared memory that was requested and is not there: about 3 s, enough for the dispatcher to notice
+that a worker died."""
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 _MOST_DAMAGED = 5
-"""Messages in a row that may arrive damaged before a task is given up: then the connection is not to blame."""
+"""Consecutive damaged messages after which a task is given up: the connection alone does not explain so many."""
 
 
 class TaskTable:
-    """Holds on all tasks of one iteration that this reader knows. Used by the reader's thread alone.
+    """This reader's reads of all tasks of one iteration.
+
+    Methods that open or close tasks are called by one thread at a time: `ReadStage` guards them with a lock, and
+    `CoordinatedStage` calls them in its maintenance thread. Methods that say so may be called from any thread.
 
     Args:
-        inbox: Where the tasks deliver.
-        client_id: This reader.
-        options: What was asked for.
-        token: For the workers.
-        instance: The service's, of which workers must be.
-        previous_holdings: What this reader consumed before it was given up and came back.
-        previous_client_id: Who it was then.
+        inbox: Receives what the tasks deliver.
+        client_id: Id of this client.
+        options: The options of the read.
+        token: The token that workers require.
+        instance: Id of the service's instance; workers of another instance refuse the read.
+        previous_holdings: What this reader consumed before the dispatcher dropped it and it rejoined.
+        previous_client_id: Its client id before it rejoined.
     """
 
     def __init__(
@@ -85,11 +89,13 @@ class TaskTable:
         self._instance = instance
         self._task_reads: dict[str, TaskRead] = {}
         self._dropped_reads: list[TaskRead] = []
-        """Those of tasks that were given up while this reader had elements of them, which nobody else has."""
+        """Reads of tasks that were given up while this reader held unconsumed elements of them. No other reader gets
+        those."""
         self._sinks: dict[str, TaskSink] = {}
         self._closed = False
         self._finished = False
-        transfer_protocol("data_transfer_protocol", options.protocol)  # the dataset may come from another system
+        # Checked again: the dataset may have been made on another system.
+        transfer_protocol("data_transfer_protocol", options.protocol)
 
     def __len__(self) -> int:
         return len(self._task_reads)
@@ -101,28 +107,28 @@ class TaskTable:
 
     @property
     def all_ended(self) -> bool:
-        """Whether each known task has delivered everything; where none is known, whether the pass is over."""
+        """Whether each known task has delivered everything; if no task is known, whether the iteration is over."""
         return (bool(self._task_reads) or self._finished) and all(
             hold.account.ended for hold in self._task_reads.values()
         )
 
     @property
     def any_worker(self) -> bool:
-        """Whether any task has a worker at present."""
+        """Whether any task is assigned to a worker."""
         return any(not hold.info.unassigned for hold in self._task_reads.values())
 
     @property
     def any_given_up(self) -> bool:
-        """Whether something will not come that others may still read."""
+        """Whether this reader has given up a task that others may still read."""
         return any(hold.given_up for hold in self._task_reads.values())
 
     def channel_keys(self) -> set[ChannelKey]:
-        """The connections over which workers are read."""
+        """The keys of the gRPC connections to workers."""
         infos = [hold.info for hold in self._task_reads.values() if hold.transfer == "grpc"]
         return {(info.address, self._token, info.worker_uid) for info in infos}
 
     def ended_tasks(self) -> tuple[EndedTask, ...]:
-        """The tasks that told this reader of their end."""
+        """The tasks that signalled their end to this reader."""
         return tuple(
             EndedTask(task_id=task_id, incarnation=hold.info.incarnation, received=hold.account.received)
             for task_id, hold in self._task_reads.items()
@@ -130,20 +136,21 @@ class TaskTable:
         )
 
     def consumed_counts(self) -> dict[str, int]:
-        """How many elements of each task this reader consumed."""
+        """How many elements of each task this reader has consumed."""
         return {hold.info.task_id: hold.account.consumed for hold in self._task_reads.values()}
 
     def consumed_holdings(self, known_to_workers: Mapping[str, int] | None = None) -> tuple[TaskHolding, ...]:
-        """What this reader consumed of each task.
+        """What this reader has consumed of each task.
 
         Args:
-            known_to_workers: How many elements of each its worker knows of, where it can look that up.
+            known_to_workers: For each task whose worker can read the count from the shared page: the count that it
+                read.
         """
         with self._inbox.lock:
             return tuple(self._consumed_holding(hold, known_to_workers or {}) for hold in self._task_reads.values())
 
     def orphaned_holdings(self) -> tuple[TaskHolding, ...]:
-        """What it has and did not consume of tasks that were given up: nobody else gets it."""
+        """Unconsumed elements of tasks that were given up. No other reader gets them."""
         with self._inbox.lock:
             dropped = [hold.holding() for hold in self._dropped_reads if hold.unconsumed]
         return tuple(replace(holding, consumed=(), unacked=0) for holding in dropped)
@@ -155,18 +162,20 @@ class TaskTable:
         return replace(holding, received=consumed, held=(), unacked=max(holding.unacked, late))
 
     def buffered_count(self) -> int:
-        """Elements that this reader has and did not consume, of tasks that others read as well."""
+        """Unconsumed elements in this reader's buffer, of tasks that other readers read as well."""
         return sum(hold.unconsumed for hold in self._task_reads.values())
 
     def orphaned_count(self) -> int:
-        """Elements that it has and did not consume, of tasks that were given up: nobody else gets them."""
+        """The number of unconsumed elements of tasks that were given up. No other reader gets them."""
         return sum(hold.unconsumed for hold in self._dropped_reads)
 
     def fence(self, halted: Sequence[TaskInfo]) -> tuple[TaskHolding, ...]:
-        """Take nothing more of tasks that are being reassigned; what this reader has of each. From any thread.
+        """Stop taking elements of tasks that are being reassigned; return what this reader has of each.
 
-        Once the table is closed there is nothing to report: the reader's last report says what it consumed, and one
-        that is sent before it must not say that this reader has nothing.
+        From any thread.
+
+        A closed table returns nothing. The reader's final report says what it consumed, and an earlier report must not
+        say that this reader holds nothing.
         """
         holdings = []
         with self._inbox.lock:
@@ -179,16 +188,16 @@ class TaskTable:
         return tuple(holdings)
 
     def received_of_ended(self) -> dict[str, int]:
-        """How many elements came of each task that told this reader of its end. From any thread."""
+        """How many elements arrived of each task that signalled its end to this reader. From any thread."""
         holds = [hold for hold in list(self._task_reads.values()) if hold.account.ended and not hold.given_up]
         return {hold.info.task_id: hold.account.received for hold in holds}
 
-    # ---- what the dispatcher says
+    # ---- updates from the dispatcher
 
     def apply_updates(self, updates: Sequence[ClientUpdate]) -> None:
-        """Take news in: new tasks are opened, gone ones closed, losses announced.
+        """Apply the dispatcher's updates: open new tasks, close removed ones, warn of losses.
 
-        The announcements come last: where warnings are errors, they must not keep the rest from happening.
+        Warnings come last: if warnings are turned into errors, the rest must already be done.
         """
         held = set(self._task_reads)
         for update in updates:
@@ -202,17 +211,17 @@ class TaskTable:
             notices.warn_trainer_loses_data(self._options)
 
     def _concerns(self, loss: Loss, held: set[str]) -> bool:
-        """Whether this reader is one of those that elements did not reach."""
+        """Whether elements of this loss would have come to this reader."""
         if loss.trainer_id not in ("", self._options.trainer_id):
             return False
         return not self._options.local or loss.task_id in held or loss.task_id in self._task_reads
 
     def set_tasks(self, tasks: tuple[TaskInfo, ...], *, finished: bool = False) -> None:
-        """Read these tasks and no others; of them only local workers' where that was asked for.
+        """Read exactly these tasks; with `target_workers="LOCAL"`, only those of workers in this process.
 
         Args:
-            tasks: All that the pass has now.
-            finished: Whether the pass is over; the tasks of workers that left since are not among `tasks`.
+            tasks: All present tasks of the iteration.
+            finished: Whether the iteration is over. Tasks of workers that left since then are not in `tasks`.
         """
         self._finished = finished
         named = {task.task_id: task for task in tasks if self._may_read(task)}
@@ -226,14 +235,16 @@ class TaskTable:
             elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
                 self._disconnect(hold)
                 if hold.info.sequence_incarnation != info.sequence_incarnation:
+                    # A new sequence: the elements are numbered from 0 again.
                     hold.received_ranges.clear()
                 hold.info = info
                 hold.attempts, hold.retry_at, hold.shared_memory_refusal = 0, 0.0, ""
-                hold.account.ended = hold.given_up = False  # what comes now is another worker's
+                # Another worker, or a restarted one, runs the task now.
+                hold.account.ended = hold.given_up = False
         self._inbox.set_task_reads(list(self._task_reads.values()))
 
     def _may_read(self, task: TaskInfo) -> bool:
-        """Whether a worker has it that this reader reads from, or will perhaps."""
+        """Whether this reader reads the task's worker. An unassigned task may return to a local worker."""
         waits = task.unassigned and task.task_id in self._task_reads
         return not self._options.local or waits or local.find(task.worker_uid) is not None
 
@@ -251,13 +262,13 @@ class TaskTable:
         self.warn(f"{self.last_loss}; reading goes on with the others")
 
     def warn(self, text: str) -> None:
-        """Announce what is lost."""
+        """Emit a warning of lost data."""
         errors.warn(text, DataLossWarning)
 
-    # ---- housekeeping, whenever the reader waits
+    # ---- connections and credit, maintained while the reader waits
 
     def maintain(self, now: float) -> float:
-        """Open what should be open, move credit; returns when to look again at the latest."""
+        """Open tasks that should be open and move unused credit; returns the latest time for the next call."""
         due = now + 1.0
         for hold in self._task_reads.values():
             if hold.connection is None and not hold.account.ended and not hold.info.unassigned:
@@ -276,7 +287,7 @@ class TaskTable:
             final_error = self._handle_broken(task_read, error)
             if final_error is not None:
                 raise final_error from None
-            if not task_read.retry_at:  # there is another way, to be taken at once
+            if not task_read.retry_at:  # retry at once, over another transfer
                 self._open(task_read, now)
 
     def _connect(self, task_read: TaskRead, sink: TaskSink) -> ReadHandle:
@@ -319,9 +330,9 @@ class TaskTable:
         return reading
 
     def handle_broken(self, sink: TaskSink, error: Exception) -> Exception | None:
-        """A reading broke: try again later if it may heal. Else the error that the reader's user must hear of."""
+        """Handle a broken connection: schedule a retry, or return the error to raise in the user's thread."""
         if self._sinks.get(sink.task_read.info.task_id) is not sink:
-            return None  # another reading has taken its place since
+            return None  # replaced by a newer connection
         return self._handle_broken(sink.task_read, error)
 
     def _handle_broken(self, task_read: TaskRead, error: Exception) -> Exception | None:
@@ -330,17 +341,18 @@ class TaskTable:
             task_read.account.reclaim_unused()
             task_read.account.disconnected = True
         if isinstance(error, ResourceExhaustedError | DeadlineExceededError):
-            task_read.retry_at = math.inf  # it may heal, but nobody knows when
+            task_read.retry_at = math.inf  # may succeed later: retried once the user calls `next` again
             return error
         if isinstance(error, DataLossError) and task_read.damaged_in_a_row < _MOST_DAMAGED:
-            task_read.damaged_in_a_row += 1  # the worker still has what did not arrive
+            task_read.damaged_in_a_row += 1  # nothing is lost: the worker keeps elements until they are consumed
             task_read.retry_at = 0.0
             return None
         if isinstance(error, SharedMemoryRefused):
             if not self._options.protocol:
                 task_read.shared_memory_refusal, task_read.retry_at = error.what, 0.0
                 return None
-            if task_read.attempts >= _MAX_SHARED_MEMORY_ATTEMPTS and not task_read.account.received:  # it never worked
+            # Only if shared memory never worked here: a connection that has delivered elements may come back.
+            if task_read.attempts >= _MAX_SHARED_MEMORY_ATTEMPTS and not task_read.account.received:
                 return self._give_up(task_read, transfer_unavailable("shared_memory", error.what))
         task_read.attempts += 1
         if not isinstance(error, (UnavailableError, NotFoundError)):
@@ -355,7 +367,7 @@ class TaskTable:
         return error
 
     def try_refused(self) -> None:
-        """Ask again where this reader was refused: its user has heard of it and wants more all the same."""
+        """Retry tasks whose worker refused this reader. Called when the error is raised, for the user may read on."""
         for hold in self._task_reads.values():
             if hold.retry_at == math.inf:
                 hold.retry_at = 0.0
@@ -381,69 +393,82 @@ class TaskTable:
             if hold is not opening and hold.account in grown and hold.connection is not None:
                 self._send_credit(hold)
 
-    # ---- what the reader consumed
+    # ---- acknowledgements
 
     def mark_consumed(self, task_read: TaskRead, count: int) -> None:
-        """Count elements as consumed: they do not come again if this process dies."""
+        """Count elements as consumed: they are not sent again if this process dies."""
         task_read.account.consumed += count
         cell = task_read.consumed_cell
         if cell is not None:
+            # A write to the shared page: the worker reads it if this process is killed.
             cell[0] = task_read.account.consumed
 
     def mark_dequeued(self, task_read: TaskRead, count: int, nbytes: int) -> None:
-        """Count elements as taken out of the buffer; the worker is told once they are worth a message."""
+        """Count elements as taken out of the buffer; acknowledge them once they reach `_ack_threshold`."""
         task_read.account.dequeued += count
         task_read.unacked_bytes += nbytes
         if task_read.unacked_bytes >= self._ack_threshold(task_read):
             self._send_credit(task_read)
 
     def _ack_threshold(self, task_read: TaskRead) -> int:
-        """Bytes that may be consumed without the worker's knowing; it may send more as long as they are not all."""
+        """How many bytes the client may consume before it must send an acknowledgement.
+
+        At most half of `max_bytes`, so that the worker can keep sending.
+        """
         return min(task_read.max_bytes // 2, _ACK_BYTES) if self._can_delay_ack(task_read) else task_read.max_bytes // 4
 
     def _can_delay_ack(self, task_read: TaskRead) -> bool:
+        """Whether the worker can keep sending although it does not know what was consumed.
+
+        Only over shared memory, where the count can be read from the shared page. Not if credit is limited, the reader
+        belongs to a trainer, or it holds its fair share of the task: the worker may then wait for this acknowledgement.
+        """
         limited = self._options.max_outstanding_requests or self._options.trainer_id
         return task_read.transfer == "shared_memory" and not limited and not self._at_fair_share(task_read)
 
     @staticmethod
     def _at_fair_share(task_read: TaskRead) -> bool:
-        """Whether the worker may hold elements back until it learns what was consumed; see `worker.window`."""
+        """Whether the worker may hold elements back until it gets an acknowledgement; see `FIRST_GRANT`."""
         return task_read.account.received - task_read.acked_dequeued >= FIRST_GRANT + task_read.acked_dequeued
 
     def flush_acks(self, now: float) -> None:
-        """Grant what has become free and tell all workers what was consumed."""
+        """Grant the credit that became free and send all pending acknowledgements."""
         self._top_up(now)
         self.send_acks()
 
     @property
     def can_delay_acks(self) -> bool:
-        """Whether more comes although workers do not know yet what was consumed, and each word to them costs a waking.
-
-        A worker that shares a cache, or was granted a few elements, may wait for just that.
-        """
+        """Whether all workers can keep sending without an acknowledgement; each one wakes a thread of the worker."""
         return all(map(self._can_delay_ack, self._task_reads.values()))
 
     def raise_byte_limits(self) -> None:
-        """The reader has nothing left and waits: let tasks have more on their way that had all they may."""
+        """Double the byte limit of each task that used up its limit.
+
+        Called when the reader has nothing left to consume.
+        """
         for hold in self._task_reads.values():
             if hold.was_full:
                 hold.was_full = False
                 hold.max_bytes = min(self._byte_limit(hold), 2 * hold.max_bytes)
 
     def _byte_limit(self, task_read: TaskRead) -> int:
-        """A task's share; over a stream that nothing else fills, enough for a second large element to be on its way."""
+        """The most that `max_bytes` of a task may grow to: its share of `BUFFER_BYTES`.
+
+        A reader's only task gets more over gRPC, so that a second large element can be in flight.
+        """
         alone = len(self._task_reads) == 1 and task_read.transfer == "grpc"
         return max(task_read.share_bytes, task_read.last_slice_bytes + 1) if alone else task_read.share_bytes
 
     def send_acks(self, *, skip_recorded: bool = False) -> None:
-        """Tell all workers what was consumed. From any thread: the counters only grow.
+        """Acknowledge to all workers what was consumed. From any thread: the counters only grow.
 
         Args:
-            skip_recorded: Whether to leave out those that look it up themselves if this process dies.
+            skip_recorded: Whether to skip workers that can read the count from the shared page if this process dies.
         """
         for hold in list(self._task_reads.values()):
             unacked = hold.acked < hold.account.consumed and not (skip_recorded and hold.consumed_cell is not None)
-            # What operations hold is not consumed, and a worker that does not know of it would not fill a large batch.
+            # Elements held by operations downstream are dequeued but not consumed. A worker that does not know of
+            # them counts them as buffered, stops sending, and a large batch is never filled.
             held = hold.acked_dequeued < hold.account.dequeued and not skip_recorded
             if unacked or held:
                 self._send_credit(hold, grant=False)
@@ -455,16 +480,17 @@ class TaskTable:
         with self._inbox.lock:
             task_read.buffered_bytes -= freed
         if task_read.connection is not None:
-            # Not while credit is on its way back: what is granted only grows there, and would be given out again.
+            # No grant during a recall: the worker keeps the largest grant that it received, so a grant sent now
+            # would undo the recall.
             granted = account.granted if grant and not account.recalling else 0
             task_read.connection.credit(
                 granted, account.consumed, task_read.max_bytes, account.received, account.dequeued
             )
 
-    # ---- the end
+    # ---- closing
 
     def close(self) -> None:
-        """Leave all tasks."""
+        """Close the reads of all tasks."""
         with self._inbox.lock:
             self._closed = True
         for task_id in list(self._task_reads):

@@ -1,4 +1,4 @@
-"""`CrossTrainerCache`: how one trainer takes part in a preprocessing pass that it shares with others."""
+"""`CrossTrainerCache`: how one trainer shares a preprocessing pass with others."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def _trainer_id(name: str, value: Any) -> str:
 class CrossTrainerCache:
     """Share one preprocessing pass with the other trainers of a job.
 
-    Each worker keeps a sliding window of the elements it produced; every trainer of the job reads from it at its own
-    pace. As in the tf.data service, the job needs a name and an endless dataset, and a trainer that falls out of the
-    window is moved on unless it asks for something else.
+    Each worker keeps a sliding window of the most recent elements; every trainer of the job reads from it at its own
+    pace. As in the tf.data service, the job needs a name and an endless dataset, and by default a trainer that falls
+    behind the window skips the evicted elements.
 
     Args:
-        trainer_id: Who reads. Readers of one id share one place, so among them each element comes once.
-        on_lag: What happens when this trainer falls behind the window. "skip": it is moved on, and what it missed is
-            counted. "wait": the window stays open, and the faster trainers wait for this one. "spill": what leaves the
-            window is kept on the worker's disk (`WorkerConfig.spill_dir`), so it loses nothing and slows nobody.
-            Trainers of one job may differ.
-        start: Where a new trainer begins: at the "oldest" element that is there, or at the "newest", the next one to be
+        trainer_id: Name of the trainer. Clients with the same id share one offset, so each element goes to one of them.
+        on_lag: What happens when this trainer falls behind the window. "skip": it skips the evicted elements, which are
+            counted. "wait": nothing is evicted before this trainer has it, so the faster trainers wait. "spill":
+            evicted elements are kept on the worker's disk (`WorkerConfig.spill_dir`), so this trainer loses nothing and
+            the others do not wait. Trainers of one job may choose differently.
+        start: Where a new trainer begins: at the "oldest" element in the window, or at the "newest", the next one to be
             produced.
-        start_together: Nobody is given anything before so many trainers of the job are there.
-        timeout: Seconds without reading after which nothing is kept for this trainer any longer, and nobody waits for
-            it. When it reads again it goes on with what is there, and what it missed is counted.
+        start_together: Number of trainers that must have joined before any of them gets an element.
+        timeout: Seconds without reading after which nothing is kept for this trainer and the others no longer wait for
+            it. When it reads again it continues with what is in the window; the elements it missed are counted.
 
     Raises:
-        InvalidArgumentError: for a value that can never be right.
+        InvalidArgumentError: for a value that is never valid.
 
     Example:
         >>> CrossTrainerCache("lr=0.1")
@@ -81,7 +81,7 @@ class CrossTrainerCache:
 
     @property
     def cache_policy(self) -> CachePolicy:
-        """The same, as workers are told."""
+        """The same settings as a message for workers."""
         return CachePolicy(
             on_lag=self.on_lag, start=self.start, timeout_s=self.timeout, start_together=self.start_together or 0
         )

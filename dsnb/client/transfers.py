@@ -1,4 +1,4 @@
-"""Which way a task's elements come: by reference in one process, through shared memory on one host, else by gRPC."""
+"""Chooses the transfer of a task's elements: by reference in one process, shared memory on one host, otherwise gRPC."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LEAVE_OUT = "leave data_transfer_protocol out"
 
 
 def transfer_protocol(name: str, value: Any) -> str | None:
-    """The name of a transfer; None for the best that works.
+    """Check the name of a transfer; None chooses the fastest available.
 
     Raises:
         InvalidArgumentError: for anything but text.
         NotFoundError: for an unknown name.
-        FailedPreconditionError: for one that this system cannot do.
+        FailedPreconditionError: for a transfer that this system does not support.
     """
     if value is None:
         return None
@@ -41,24 +41,24 @@ def transfer_protocol(name: str, value: Any) -> str | None:
 
 
 def transfer_unavailable(protocol: str, why: str) -> FailedPreconditionError:
-    """The error of a transfer that was asked for and cannot be."""
+    """The error of a requested transfer that is not available."""
     return FailedPreconditionError(f"the transfer {protocol!r} is not available: {why}", hint=_LEAVE_OUT)
 
 
 def choose_transfer(
     info: TaskInfo, protocol: str | None, token: str, *, previous_transfer: str, shared_memory_refusal: str
 ) -> tuple[Endpoint, LinkStats]:
-    """How to reach a task's worker.
+    """Choose how to reach a task's worker.
 
     Args:
         info: The task.
-        protocol: What was asked for; None for the best that works.
-        token: For the worker.
-        previous_transfer: The transfer by which it was read before; empty if it was not.
-        shared_memory_refusal: Why shared memory is out of the question; empty if that is not known.
+        protocol: The requested transfer; None for the fastest available.
+        token: The token that the worker requires.
+        previous_transfer: The transfer of the previous connection; empty before the first one.
+        shared_memory_refusal: Why shared memory cannot be used; empty if it can, as far as is known.
 
     Raises:
-        FailedPreconditionError: what was asked for is impossible.
+        FailedPreconditionError: the requested transfer is impossible.
         UnavailableError: it was possible before, and may be again.
     """
     in_process = local.find(info.worker_uid)

@@ -1,10 +1,9 @@
-"""Inboxes in which the tasks deliver in turns: one element each, or as they did before.
+"""Inboxes that deliver elements in a fixed order over the tasks: round robin, or in a recorded order.
 
-The first is for trainers that are compared step by step: the tasks deliver strictly in turn, one element each.
-
-Usually a reader takes what comes first. Then two trainers of one job see the same elements of each task in the same
-order, but the tasks' elements interleaved as the moment had it. Here the next element is always that of the next task
-that has not ended, so all trainers see one sequence, as long as the job has the same workers.
+A plain `Inbox` delivers what arrives first. Two trainers of one job then see the same elements of each task in the same
+order, but the interleaving of the tasks depends on timing. `RoundRobinInbox` takes one element of each task in turn, so
+that all trainers see one sequence while the job has the same workers: runs can be compared step by step. `ReplayInbox`
+repeats the order recorded in a reading position.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ from dsnb.wire.transfer.protocol import FrameSlice
 
 
 class RoundRobinInbox(Inbox):
-    """Gives one element of each task after the other."""
+    """Delivers one element of each task in turn.
+
+    It waits for the task whose turn it is, even if others have elements: only a task that has ended is left out.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +31,10 @@ class RoundRobinInbox(Inbox):
         self._last_served: TaskRead | None = None
 
     def set_task_reads(self, task_reads: Sequence[TaskRead]) -> None:
-        """Learn which tasks there are now; what is left of others comes before they are forgotten."""
+        """Set the tasks that are read at present.
+
+        Tasks that are gone stay until their buffered elements are delivered.
+        """
         with self.lock:
             left = [hold for hold, queue in self._queues.items() if queue and hold not in task_reads]
             order = sorted([*task_reads, *left], key=lambda hold: (hold.info.worker, hold.info.task_id))
@@ -57,7 +62,7 @@ class RoundRobinInbox(Inbox):
         self._queues.clear()
 
     def _next_task_read(self) -> TaskRead | None:
-        """The task whose turn it is: the first one behind the last that was served and may still deliver."""
+        """The task whose turn it is: the first after the last served one that has elements or has not ended."""
         order = list(self._queues)
         begin = order.index(self._last_served) + 1 if self._last_served in self._queues else 0
         for hold in (*order[begin:], *order[:begin]):
@@ -67,11 +72,11 @@ class RoundRobinInbox(Inbox):
 
 
 class ReplayInbox(Inbox):
-    """Gives elements in turns that are known from before; then what comes, as it comes.
+    """Delivers elements in a recorded order, then as they arrive.
 
     Args:
-        read_order: Ids of tasks, and how many elements of each come next. A turn of a task that is gone, or has ended, is
-            left out.
+        read_order: Pairs of task id and how many of its elements come next. Entries of a task that is gone or has ended
+            are skipped.
     """
 
     def __init__(self, read_order: Iterable[tuple[str, int]]) -> None:
@@ -80,7 +85,6 @@ class ReplayInbox(Inbox):
         self._task_reads: dict[str, TaskRead] | None = None
 
     def set_task_reads(self, task_reads: Sequence[TaskRead]) -> None:
-        """Learn which tasks there are now."""
         with self.lock:
             self._task_reads = {hold.info.task_id: hold for hold in task_reads}
 
@@ -105,13 +109,14 @@ class ReplayInbox(Inbox):
         return hold, replace(piece, count=count)
 
     def _find_next(self) -> int | None:
-        """Where the next piece lies; None if it has not come."""
+        """Index of the next frame slice in `slices`; None if it has not arrived."""
         while self._read_order:
             task_id = self._read_order[0][0]
             for index, (hold, _) in enumerate(self.slices):
                 if hold.info.task_id == task_id:
                     return index
             due = self._task_reads.get(task_id) if self._task_reads is not None else None
+            # Wait for a task that may still deliver; skip the entry of one that is gone or has ended.
             if self._task_reads is None or (due is not None and not due.account.ended):
                 return None
             self._read_order.popleft()
@@ -119,7 +124,7 @@ class ReplayInbox(Inbox):
 
 
 def inbox_for(options: ReadOptions, tasks: Sequence[TaskInfo], start_position: StartPosition | None) -> Inbox:
-    """The inbox of a reader of these tasks."""
+    """Make the inbox for a reader of these tasks."""
     if start_position is not None and start_position.read_order:
         return ReplayInbox(read_order_of(start_position, [task.task_id for task in tasks]))
     return RoundRobinInbox() if options.round_robin else Inbox()

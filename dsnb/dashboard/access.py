@@ -1,8 +1,8 @@
 """Which pages are shown, and which of them may control the service.
 
 The address that the user gets contains a key. A page of another origin can make a browser send requests to our server,
-and another user of the machine can reach its port, but neither knows the key. So a page with the key is shown, whatever
-address it was reached by (a tunnel, Jupyter's proxy), and may control the service; a page without it shows nothing.
+and another user of the machine can reach its port, but neither knows the key. So a page that has the key is shown, and
+may control the service, whatever address it was opened under (a tunnel, Jupyter's proxy); without it, nothing is shown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IS_REPLAY = "what it shows is over"
 
 
 class Access(Enum):
-    """What a page may do."""
+    """What a page is allowed to do."""
 
     REFUSED = "refused"
     READ_ONLY = "look"
@@ -33,7 +33,7 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPolicy:
-    """The rule of one server.
+    """The access rule of one server.
 
     Attributes:
         key: The key in the address; empty for a server that only its owner can reach.
@@ -44,16 +44,16 @@ class AccessPolicy:
     read_only_reason: str = ""
 
     def access_for(self, given: str) -> Access:
-        """What a page that was requested with this key may do."""
+        """The access of a page that was requested with this key."""
         if self.key and not hmac.compare_digest(self.key.encode(), given.encode()):
             return Access.REFUSED
         return Access.READ_ONLY if self.read_only_reason else Access.CONTROL
 
 
 def on_loopback(arguments: Sequence[str]) -> bool:
-    """Whether a `panel serve` with these arguments listens on this machine alone.
+    """Whether a `panel serve` with these arguments listens on loopback only.
 
-    Without `--address` it listens everywhere.
+    Without `--address` it listens on all addresses.
     """
     addresses = [after for before, after in pairwise(arguments) if before == "--address"]
     addresses += [argument.removeprefix("--address=") for argument in arguments if argument.startswith("--address=")]

@@ -1,4 +1,4 @@
-"""The application as Panel serves it: one page for each session, all on one feed."""
+"""The application that Panel serves: one page for each session, all on one feed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def application(
     policy: AccessPolicy | None = None,
     on_page_allowed: Callable[[str], object] = lambda _host: None,
 ) -> Callable[[], pn.Template]:
-    """What makes the page of a new session; for `panel.serve` and the like.
+    """Return the function that makes the page of a new session, for `panel.serve` and similar.
 
     Args:
-        feed: What its pages show; or what gives each page its own.
-        requests: What carries out their requests; None if they may only look.
-        policy: Who may see and control; by default whoever reaches the server.
-        on_page_allowed: Called with the host under which a page was asked for that may be seen, before its websocket opens.
+        feed: The source that all pages show, or a function that returns a new source for each page.
+        requests: Runs the requests of pages; None for read-only pages.
+        policy: Which pages are shown and which may control the service; by default all that reach the server.
+        on_page_allowed: Called with the Host header of each page that is shown, before its websocket opens.
     """
     rule = policy or AccessPolicy()
 
@@ -47,16 +47,16 @@ def application(
 
 
 def serve_here() -> None:
-    """Show the dashboard in the file that `panel serve` runs now.
+    """Serve the dashboard from the script that `panel serve` is running.
 
-    The service is the one that `DSNB_SERVICE` names (a name or an address), or the only one that runs. Pages need a
-    key, which is printed when the first page is requested; with `--unix-socket` they need none, for only the socket's
-    owner can reach them. The service can be controlled from the page only if `--address` names a loopback address.
+    The service is the one that `DSNB_SERVICE` names (by name or address), or the only one that runs. Pages need a key,
+    which is printed when the first page is requested; with `--unix-socket` they need none, since only the socket's
+    owner can reach them. Pages can control the service only if `--address` names a loopback address.
     """
     service = os.environ.get("DSNB_SERVICE") or None
     feed = shared_feed(service or "", snapshot_stream(service))
     requests = shared_request_runner(service or "", address_lookup(service))
-    arguments = sys.orig_argv  # Bokeh replaces `sys.argv` while it runs a file
+    arguments = sys.orig_argv  # Bokeh replaces `sys.argv` while it runs a script
     if "--unix-socket" in arguments:
         policy = AccessPolicy()
     else:
@@ -66,7 +66,7 @@ def serve_here() -> None:
 
 @cache
 def _printed_key() -> str:
-    """The key of this process's pages; printed once, for `panel serve` prints the address before this file runs."""
+    """The key of this process's pages, printed once: `panel serve` prints its address before it runs this script."""
     key = secrets.token_urlsafe(12)
     sys.stderr.write(f"dsnb: open the dashboard with this at the end of its address: ?key={key}\n")
     sys.stderr.flush()
@@ -74,6 +74,6 @@ def _printed_key() -> str:
 
 
 def _request_host_and_key() -> tuple[str, str]:
-    """The host under which the page of this session was asked for, and the key that stood in its address."""
+    """The Host header of this session's page request, and the key in its address."""
     given = pn.state.session_args.get("key", [b""])[0]
     return str(pn.state.headers.get("Host", "")), given.decode(errors="replace")

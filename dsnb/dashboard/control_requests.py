@@ -1,10 +1,10 @@
-"""What a page may ask of the service: each request once at a time, with a deadline, and its outcome for all to see.
+"""The requests that a page can send to the service: each has a deadline, and all pages show its outcome.
 
-Theory of operation. A request is plain data (a verb and whom it concerns). `ask` hands it to a thread that makes one
-call with a deadline, and returns at once: a page must never wait for a service. While it is under way the same request,
-from whichever tab, is the same request. Its outcome (what the service confirmed, or its error) is kept for some seconds
-so that every page can show it. The verbs themselves are those of `monitor.controls`, idempotent at the service: to
-drain a worker that drains changes nothing.
+Theory of operation. A request is plain data: an action and its subject. `submit` starts a thread that makes one call
+with a deadline, and returns immediately: a page must never wait for a service. While a request is pending, an equal
+request, from any tab, is not sent again. The outcome (the state that the service confirmed, or the error) is kept for
+some seconds so that every page can show it. The actions are those of `monitor.controls` and are idempotent at the
+service: draining a worker that already drains changes nothing.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from dsnb.monitor.snapshot import Snapshot
 
 DEADLINE_S = 5.0
 OUTCOME_SHOWN_S = 10.0
-"""How long the outcome of a request stands on the pages."""
+"""How long pages show the outcome of a request, in seconds."""
 
 MAX_OUTCOMES = 4
-"""Outcomes that are kept, and requests that may be under way at once."""
+"""The maximum number of kept outcomes, and of pending requests."""
 
 Subject = tuple[tuple[str, str], ...]
 AddressLookup = Callable[[], tuple[str, str | None]]
-"""Gives the target and the token of the service, None to have it looked up; raises `DsnbError` if it is not found."""
+"""Returns the service's target and token (None: look it up by address); raises `DsnbError` if it is not found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked: a verb of `ACTIONS`, and whom it concerns, as in `(("job", "train"),)`."""
+    """A request: an action of `ACTIONS`, and its subject, as in `(("job", "train"),)`."""
 
     action: str
     subject: Subject = ()
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Whom it concerns, by kind."""
+        """The names in the subject, by kind."""
         return dict(self.subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One thing that can be asked.
+    """One kind of request.
 
     Attributes:
-        call: Has it done, and gives the service's word for what is so now.
-        pending_text: What is said meanwhile; `{job}` and the like stand for the names of the target.
-        done_text: What is said when the service has confirmed it.
-        needs_confirmation: Whether it cannot be taken back, so that it is asked for twice.
+        call: Sends the request, and returns the state that the service confirms.
+        pending_text: The notice while the request is pending; `{job}` and so on stand for the names in the subject.
+        done_text: The notice once the service has confirmed; `{word}` stands for the confirmed state.
+        needs_confirmation: Whether the action is destructive, so that its button must be pressed twice.
     """
 
     call: Callable[[Controls, Mapping[str, str]], str]
@@ -101,11 +101,13 @@ ACTIONS: Mapping[str, Action] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a request ended, or that it has not yet.
+    """The state of a request that is pending or has ended.
 
     Attributes:
+        request: The request.
         state: "pending", "done" or "failed".
-        changed_at: When it began or ended, by the monotonic clock.
+        text: The notice to show.
+        changed_at: When the request started or ended, by the monotonic clock.
     """
 
     request: Request
@@ -115,14 +117,14 @@ class Outcome:
 
 
 class RequestRunner:
-    """Asks the service for what pages want, one call for each request however often it is clicked.
+    """Sends pages' requests to the service; equal requests are sent once, however often the button is pressed.
 
     Args:
-        look_up_address: Where the service is; asked for each request, so one that came back elsewhere is found.
+        look_up_address: Finds the service; called for each request, so that a service that moved is found.
 
     Example:
-        >>> requests = Requests(lambda: ("grpc://127.0.0.1:5050", "token"))
-        >>> requests.ask(Request("evict", (("job", "train"), ("trainer", "a"))))
+        >>> requests = RequestRunner(lambda: ("grpc://127.0.0.1:5050", "token"))
+        >>> requests.submit(Request("evict", (("job", "train"), ("trainer", "a"))))
         >>> requests.outcomes()
     """
 
@@ -133,7 +135,7 @@ class RequestRunner:
         self._threads: dict[Request, threading.Thread] = {}
 
     def submit(self, request: Request) -> bool:
-        """Begin with a request; False if it is under way already, is unknown, or too many others are."""
+        """Start a request. Return False if it is pending already, its action is unknown, or too many are pending."""
         action = ACTIONS.get(request.action)
         with self._lock:
             if action is None or request in self._threads or len(self._threads) >= MAX_OUTCOMES:
@@ -147,7 +149,7 @@ class RequestRunner:
         return True
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """What is under way, and what ended in the last seconds; the newest last."""
+        """The pending requests and the outcomes of the last seconds, the newest last."""
         now = time.monotonic()
         with self._lock:
             return tuple(
@@ -155,7 +157,7 @@ class RequestRunner:
             )
 
     def stop(self) -> None:
-        """Wait for what is under way, which its deadline bounds."""
+        """Wait for pending requests; their deadline bounds the wait."""
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:
@@ -172,7 +174,7 @@ class RequestRunner:
             )
         except DsnbError as error:
             state, text = "failed", " ".join(as_sentence(part) for part in (error.what, error.hint) if part)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the person who clicked must hear of it
+        except Exception as error:  # noqa: BLE001 - show any error to the user who pressed the button
             state, text = "failed", as_sentence(f"{type(error).__name__}: {error}")
         with self._lock:
             self._threads.pop(request, None)
@@ -184,7 +186,7 @@ class RequestRunner:
         return action.call(controls, request.names)
 
     def _record_outcome(self, request: Request, state: str, text: str) -> None:
-        self._outcomes.pop(request, None)  # so that it comes last
+        self._outcomes.pop(request, None)  # re-insert, so that the dict stays ordered by time
         self._outcomes[request] = Outcome(request=request, state=state, text=text, changed_at=time.monotonic())
         ended = [known for known, outcome in self._outcomes.items() if outcome.state != "pending"]
         for known in ended[:-MAX_OUTCOMES]:
@@ -196,7 +198,7 @@ def _format_text(text: str, request: Request, state: str = "") -> str:
 
 
 def subject_exists(snapshot: Snapshot | None, request: Request) -> bool:
-    """Whether what a request concerns is there: a page's words are not trusted."""
+    """Whether the subject of a request exists. Requests come from a browser and are not trusted."""
     if snapshot is None:
         return False
     names = request.names

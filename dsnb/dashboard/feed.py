@@ -1,9 +1,9 @@
-"""One stream of snapshots for any number of open pages.
+"""One stream of snapshots, shared by any number of open pages.
 
-Theory of operation. A thread follows the source (a callable that yields snapshots until it is told to stop), notes when
-each came, computes its rates against one a few seconds older, and keeps the last few minutes in a ring. Pages never
-wait for it: they read the ring by time. When the source ends or fails, the thread says so in `health` and asks again
-with a growing pause; the ring stays, so that a page can show what was and say how old it is.
+Theory of operation. A thread follows the source (a callable that yields snapshots until its stop event is set), records
+when each snapshot arrived, computes its rates against one a few seconds older, and keeps the last few minutes in a
+ring. Pages never wait for the thread: they read the ring by time. When the source ends or fails, the thread reports it
+in `health` and retries with a growing delay; the ring is kept, so that a page can show the last state and its age.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dsnb.monitor.rates import Rates, rates, same_run
 from dsnb.monitor.snapshot import Snapshot
 
 SnapshotStream = Callable[[threading.Event], Iterator[Snapshot]]
-"""Yields snapshots until the event is set; raises, or ends, when the service is gone."""
+"""Yields snapshots until the event is set; raises or ends when the service is gone."""
 
 MAX_SAMPLES = 600
-"""Snapshots in the ring: five minutes at two a second."""
+"""The size of the ring: five minutes at two snapshots a second."""
 
 STALE_AFTER_S = 3.0
 RATE_SPAN_S = 3.0
-"""Statistics come up from the workers a few times a second; over three seconds their steps do not show."""
+"""Workers report statistics a few times a second; averaging over three seconds hides the steps."""
 
 _FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S = 0.25, 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSample:
-    """A snapshot, when it arrived here (by the monotonic clock and by the wall's), and its rates."""
+    """A snapshot with its rates and its arrival time, by the monotonic clock and by the wall clock."""
 
     arrived_at: float
     wall_time: float
@@ -46,12 +46,12 @@ class RateSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedHealth:
-    """How the feed is doing.
+    """Whether the feed's snapshots are current.
 
     Attributes:
         age_s: Seconds since the last new snapshot; None before the first.
-        error: Why there is no news, in words; empty while there is.
-        attempts: Times that the source was asked since the last news.
+        error: Why no snapshots arrive, as text; empty while they do.
+        attempts: How often the source has been tried since the last snapshot.
     """
 
     age_s: float | None
@@ -60,35 +60,35 @@ class FeedHealth:
 
     @property
     def stale(self) -> bool:
-        """Whether what is shown is no longer what is."""
+        """Whether the newest snapshot is too old to count as current."""
         return self.age_s is None or self.age_s > STALE_AFTER_S
 
 
 class SnapshotSource(Protocol):
-    """What a page looks at: the present of a service, or a recorded run."""
+    """What a page shows: a live service, or a recorded run."""
 
     def latest(self) -> RateSample | None:
-        """The newest moment, or None before the first."""
+        """The newest sample, or None before the first."""
 
     def since(self, at: float) -> list[RateSample]:
-        """The moments after a time of their own clock, the oldest first."""
+        """The samples whose `arrived_at` is after a time, the oldest first."""
 
     def health(self) -> FeedHealth:
-        """How old the news is, and what is wrong if it is old."""
+        """The age of the newest sample, and the error if the source fails."""
 
     def now(self) -> float:
-        """The time that is shown, in seconds since the epoch."""
+        """The time that the page shows, in seconds since the epoch."""
 
 
 class Feed:
-    """The last few minutes of one service, kept up to date by one thread.
+    """The last few minutes of one service, updated by one thread.
 
     Args:
         source: Where snapshots come from.
-        max_samples: How many are kept.
+        max_samples: How many samples are kept.
 
     Example:
-        >>> feed = Feed(source_for("default"))
+        >>> feed = Feed(snapshot_stream("default"))
         >>> feed.start()
         >>> feed.latest().snapshot.workers
         >>> feed.stop()
@@ -104,7 +104,7 @@ class Feed:
         self._attempts = 0
 
     def start(self) -> Feed:
-        """Begin to follow the source; the second call does nothing."""
+        """Start to follow the source; a second call does nothing."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._follow, name="dsnb-dashboard-feed", daemon=True)
@@ -112,18 +112,16 @@ class Feed:
         return self
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Stop following; what was kept can still be read."""
+        """Stop following the source; the samples in the ring remain readable."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout)
 
     def latest(self) -> RateSample | None:
-        """The newest moment, or None before the first."""
         with self._lock:
             return self._ring[-1] if self._ring else None
 
     def since(self, at: float) -> list[RateSample]:
-        """The moments that arrived after `at` (monotonic clock), the oldest first."""
         newer: list[RateSample] = []
         with self._lock:
             for moment in reversed(self._ring):
@@ -133,17 +131,15 @@ class Feed:
         return newer[::-1]
 
     def health(self) -> FeedHealth:
-        """How old the news is, and what is wrong if it is old."""
         with self._lock:
             age = time.monotonic() - self._ring[-1].arrived_at if self._ring else None
             return FeedHealth(age_s=age, error=self._error, attempts=self._attempts)
 
     def now(self) -> float:
-        """The present."""
         return time.time()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Keep one snapshot, unless it is the one before once more."""
+        """Append a snapshot, unless it repeats the previous one."""
         now = time.monotonic()
         with self._lock:
             self._error, self._attempts = "", 0
@@ -174,13 +170,13 @@ class Feed:
                     break
         except DsnbError as error:
             return " ".join(as_sentence(part) for part in (error.what, error.hint) if part)
-        except Exception as error:  # noqa: BLE001 - the page must say what is wrong, whatever it is, and ask again
+        except Exception as error:  # noqa: BLE001 - the page shows any error, and the thread retries
             return as_sentence(f"{type(error).__name__}: {error}")
         return "The service has ended its stream."
 
 
 def _rate_baseline(ring: deque[RateSample], snapshot: Snapshot, since: float) -> Snapshot | None:
-    """The oldest snapshot of the same run that is still within the span, else the one before."""
+    """The oldest snapshot of the same run within the time span, else the previous one; None if the run is new."""
     found: Snapshot | None = None
     for moment in reversed(ring):
         if not same_run(moment.snapshot, snapshot) or (found is not None and moment.arrived_at < since):
@@ -194,12 +190,12 @@ _shared_lock = threading.Lock()
 
 
 def shared_feed(name: str, source: SnapshotStream) -> Feed:
-    """The process's one feed of that name, started on first use.
+    """The process's only feed of that name, started on first use.
 
-    `panel serve` runs the application's file anew for each page, but imports this module once.
+    `panel serve` runs the application's script again for each page, but imports this module once.
     """
     with _shared_lock:
         if name not in _shared:
             _shared[name] = Feed(source)
-            atexit.register(_shared[name].stop)  # a thread inside gRPC at interpreter exit is noise at best
+            atexit.register(_shared[name].stop)  # a thread inside gRPC at interpreter exit would at least log errors
         return _shared[name].start()

@@ -1,4 +1,4 @@
-"""What Jupyter's proxy runs with `panel serve` (see `dsnb.dashboard.proxy`): the application, and nothing else."""
+"""The script that Jupyter's proxy runs with `panel serve` (see `dsnb.dashboard.proxy`)."""
 
 from dsnb.dashboard.app import serve_here
 

@@ -1,6 +1,6 @@
-"""Markup that cannot be injected into: what is not `Html` already is escaped when it goes in.
+"""HTML construction that is safe against injection: everything that is not `Html` is escaped when it is inserted.
 
-Names of jobs, trainers and functions are the user's, and some come from other machines; so no panel pastes strings.
+Names of jobs, trainers and functions come from users, some on other machines; so no panel concatenates strings.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ _VOID_ELEMENTS = frozenset({"br", "hr", "input"})
 
 
 class Html(str):
-    """Text that is markup, made by `tag` or `join`."""
+    """A string that is known to be safe HTML, made by `tag` or `join`."""
 
     __slots__ = ()
 
 
 def tag(name: str, *inner: object, **attributes: object) -> Html:
-    """One element.
+    """Build one HTML element.
 
     Args:
         name: The element's name, as in `span`.
-        *inner: What stands in it; `Html` as it is, None not at all, anything else as escaped text.
-        **attributes: `class_` is `class`, `data_job` is `data-job`; None and False are left out, True has no value.
+        *inner: The contents. `Html` is inserted as it is, None is omitted, anything else becomes escaped text.
+        **attributes: `class_` becomes `class`, `data_job` becomes `data-job`. None and False are omitted, True has no
+            value.
 
     Example:
         >>> tag("b", "a < b", class_="name", data_job="x")
@@ -33,17 +34,17 @@ def tag(name: str, *inner: object, **attributes: object) -> Html:
 
 
 def join(*parts: object) -> Html:
-    """The parts one after the other, escaped where they are not markup."""
+    """Concatenate the parts; those that are not `Html` are escaped."""
     return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts if part is not None))
 
 
 def number(text: str, field: str, value: float | None, **attributes: object) -> Html:
-    """A number with its exact value beside the text that is read: tests and scripts find it by `data-field`."""
+    """A number as displayed text, with its exact value in attributes: tests and scripts find it by `data-field`."""
     return tag("span", text, data_field=field, data_value=value, **attributes)
 
 
 def _attribute(key: str, value: object) -> str:
     if value is None or value is False:
         return ""
-    name = key.rstrip("_").replace("_", "-")  # SVG's own names (viewBox) have no dash, and keep their case
+    name = key.rstrip("_").replace("_", "-")  # keeps the case: SVG attributes (viewBox) are case-sensitive
     return f" {name}" if value is True else f' {name}="{escape(str(value))}"'

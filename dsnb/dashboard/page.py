@@ -1,8 +1,8 @@
-"""One open page: its document, and the tick that keeps it up to date.
+"""One open page: its document, and the periodic callback that updates it.
 
-The page is plain HTML with named places (`theme/page.html`), dressed by one style sheet. A single Panel component
-carries the markup of all panels: a panel whose markup did not change sends nothing, and the few lines of script in
-`theme/page.js` change what is on the page in place, so that markers glide, and focus, selection and open lists survive.
+The page is plain HTML with named slots (`theme/page.html`) and one style sheet. A single Panel component holds the
+markup of all panels. A panel whose markup did not change sends nothing. The script `theme/page.js` changes the page in
+place, so that transitions continue, and focus, selection and open lists survive.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ PANELS: Mapping[str, Callable[[View], Html]] = {
 }
 
 _CONFIRM_WITHIN_S = 4.0
-"""How long a grave button waits for its second press."""
+"""How long a button of a destructive action waits for the second press, in seconds."""
 
 
 class Board(JSComponent):
-    """The markup of each panel, and a beat that tells the page its server is alive."""
+    """The markup of each panel, and a counter that shows the page that its server is alive."""
 
     beat = param.Integer()
     html_header = param.String()
@@ -85,12 +85,12 @@ class Board(JSComponent):
 
 
 class PageSession:
-    """What one open page has picked and is shown.
+    """The state of one open page: the user's selection and the markup that is shown.
 
     Args:
-        feed: What it shows.
-        requests: What carries out its requests; None for a page that may only look.
-        read_only_reason: Why it may only look, in words.
+        feed: The source that the page shows.
+        requests: Runs the page's requests; None for a read-only page.
+        read_only_reason: Why the page is read-only, as text.
     """
 
     def __init__(self, feed: SnapshotSource, requests: RequestRunner | None = None, read_only_reason: str = "") -> None:
@@ -104,14 +104,14 @@ class PageSession:
         self.tick()
 
     def tick(self) -> None:
-        """Look at the feed and change on the page what is no longer so."""
+        """Read the feed and update the parts of the page that changed."""
         seen = self._view()
         changed = {"beat": self.board.beat + 1}
         self.board.param.update(**changed, **self._changed_markup(seen))
         self.chart.update(seen, self._feed.since, self._feed.now())
 
     def on_message(self, event: Any) -> None:
-        """Take a choice or a request that was made on the page; what is neither is ignored."""
+        """Handle a selection or a request from the page; other messages are ignored."""
         message = event.data
         if not isinstance(message, dict):
             return
@@ -143,7 +143,7 @@ class PageSession:
         self._requests.submit(request)
 
     def _awaiting_confirmation(self) -> Request | None:
-        """The grave request that was pressed once, while it waits for the second press."""
+        """The destructive request whose button was pressed once, until the time for the second press is over."""
         if self._unconfirmed is not None and time.monotonic() - self._unconfirmed[1] > _CONFIRM_WITHIN_S:
             self._unconfirmed = None
         return self._unconfirmed[0] if self._unconfirmed else None
@@ -155,7 +155,7 @@ class PageSession:
             unconfirmed=self._awaiting_confirmation(),
             outcomes=self._requests.outcomes() if self._requests else (),
         )
-        # A silent service keeps its last moments on the page: they are counted back from the newest.
+        # Count back from the newest sample, not from now: the page of a silent service keeps its last samples.
         latest = self._feed.latest()
         history = self._feed.since(latest.arrived_at - self._selection.span_s) if latest else ()
         replayed = self._feed.position() if isinstance(self._feed, Replay) else None
@@ -169,7 +169,7 @@ class PageSession:
 def page(
     feed: SnapshotSource, requests: RequestRunner | None = None, read_only_reason: str = "", every_ms: int = 500
 ) -> pn.Template:
-    """The document of one session, which keeps itself up to date while the page is open."""
+    """The document of one session; it updates itself while the page is open."""
     session = PageSession(feed, requests, read_only_reason)
     session.board.on_msg(session.on_message)
     template = _template()
@@ -181,7 +181,7 @@ def page(
 
 
 def refused_page() -> pn.Template:
-    """The document of a page that was opened from elsewhere without the key: it says so, and shows nothing."""
+    """The document of a page that was opened without the key: it says so, and shows no data."""
     template = _template("refused.html")
     template.add_panel("board", pn.pane.HTML(""))  # type: ignore[no-untyped-call]
     return template
@@ -195,7 +195,7 @@ def _template(name: str = "page.html") -> pn.Template:
 
 
 def _schedule_ticks(session: PageSession, every_ms: int) -> None:
-    # Panel's own periodic callback flips its busy counter at each call, which costs three times the CPU.
+    # Panel's own periodic callback toggles its busy counter on each call, which takes three times the CPU time.
     document = pn.state.curdoc
 
     def tick() -> None:

@@ -1,8 +1,8 @@
-"""The dashboard under Jupyter's own address, as on Binder and on a JupyterHub: an entry point of jupyter-server-proxy.
+"""Serves the dashboard under Jupyter's own address, as on Binder and JupyterHub: a jupyter-server-proxy entry point.
 
-Whoever may use the Jupyter server may see the page; nobody else reaches it, for it listens on a Unix socket in a folder
-of this user's alone. So the page may control the service, and any origin may be allowed: the one that the browser sees
-is Jupyter's, which is known to Jupyter alone.
+The server listens on a Unix socket in a directory that only this user can access, so exactly the users of the Jupyter
+server can see the page. Therefore the page may control the service, and any websocket origin is allowed: the origin
+that the browser sends is Jupyter's, which only Jupyter knows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SESSION_MS = 60_000
 
 
 def setup() -> dict[str, Any]:
-    """What jupyter-server-proxy asks for when it meets the entry point: how to start the page, and where to list it.
+    """Describe to jupyter-server-proxy how to start the page and how to list it in the launcher.
 
-    It is started when somebody opens `<Jupyter's address>/dsnb/live`, and ends with the Jupyter server. The service is
+    The page starts when a user opens `<Jupyter's address>/dsnb/live`, and ends with the Jupyter server. The service is
     the one that `DSNB_SERVICE` names, or the only one that runs.
 
     Example:
@@ -29,7 +29,7 @@ def setup() -> dict[str, Any]:
     options = {
         "--unix-socket": "{unix_socket}",
         "--allow-websocket-origin": "*",
-        "--unused-session-lifetime": str(_SESSION_MS),  # a slow link's page must still find its session
+        "--unused-session-lifetime": str(_SESSION_MS),  # keep the session until a page on a slow network connects
     }
     words = [word for option in options.items() for word in option]
     return {

@@ -1,6 +1,6 @@
-"""A run that was recorded, played on a page: each page has a place of its own in it, which moves on with the clock.
+"""Playback of a recorded run: each page has its own position in the run, which advances with the clock.
 
-It looks to a page like a `Feed`, with the recorded time in place of the present.
+For a page it is a `SnapshotSource` like `Feed`, with recorded time in place of the present.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dsnb.monitor.run_file import RunReader
 from dsnb.monitor.snapshot import Snapshot
 
 MAX_DRAWN_SAMPLES = 300
-"""Snapshots that are looked at for the figures: each must be unpacked."""
+"""The maximum number of snapshots read for the figures; each must be decompressed."""
 
 _CACHED_SAMPLES = 3 * MAX_DRAWN_SAMPLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPosition:
-    """Where a page is in a run; all times in seconds since the epoch."""
+    """A page's position in a run; all times are in seconds since the epoch."""
 
     first: float
     last: float
@@ -32,10 +32,10 @@ class ReplayPosition:
 
 
 class Replay:
-    """One page's place in a recorded run.
+    """One page's playback of a recorded run.
 
     Args:
-        reader: The run; shared by all pages, and closed by whoever opened it.
+        reader: The run, shared by all pages; the caller closes it.
     """
 
     def __init__(self, reader: RunReader) -> None:
@@ -52,31 +52,31 @@ class Replay:
         return min(self._seek_time + ran, self._last)
 
     def position(self) -> ReplayPosition:
-        """Where the page is."""
+        """The page's current position and the limits of the run."""
         return ReplayPosition(first=self._first, last=self._last, now=self.now(), playing=self._playing)
 
     def seek(self, to: float) -> None:
-        """Go to a time of the run, or to the end of it that is nearer."""
+        """Move to a time, limited to the span of the run."""
         self._seek_time, self._seek_at = min(max(to, self._first), self._last), time.monotonic()
 
     def play(self, *, on: bool) -> None:
-        """Move on with the clock, or stay."""
+        """Start or pause the playback."""
         self._seek_time, self._seek_at, self._playing = self.now(), time.monotonic(), on
 
     def latest(self) -> RateSample | None:
-        """The newest moment that is not younger than the place of the page."""
+        """The newest sample at or before the current position; None if there is none."""
         at = bisect_right(self._times, self.now())
         return self._sample(self._times[at - 1]) if at else None
 
     def since(self, at: float) -> list[RateSample]:
-        """The moments from after a time to the place of the page, the oldest first; where they are many, some."""
+        """The samples between a time and the current position, the oldest first; thinned out if there are many."""
         first, end = bisect_right(self._times, at), bisect_right(self._times, self.now())
         step = max(1, -(-(end - first) // MAX_DRAWN_SAMPLES))
-        # Counted from the beginning of the run, or each tick would choose others; the newest always.
+        # Select by index from the beginning of the run, so that each tick selects the same ones; always the newest.
         return [self._sample(self._times[one]) for one in range(first, end) if one % step == 0 or one == end - 1]
 
     def health(self) -> FeedHealth:
-        """A run that is over is never stale."""
+        """A recorded run is never stale."""
         return FeedHealth(age_s=0.0)
 
     def _sample(self, at: float) -> RateSample:
@@ -89,7 +89,7 @@ class Replay:
         return self._samples[at]
 
     def _rate_baseline(self, at: float) -> Snapshot | None:
-        """The oldest snapshot within the span of rates, else the one before; None before the second."""
+        """The oldest snapshot within the rate span, else the previous one; None for the first snapshot."""
         before = bisect_left(self._times, at) - 1
         if before < 0:
             return None

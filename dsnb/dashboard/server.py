@@ -1,8 +1,8 @@
-"""The dashboard's own web server, in a thread with an event loop of its own: for a cell and for the command line.
+"""The dashboard's web server, in a thread with its own event loop; notebooks and the command line use it.
 
-A Jupyter kernel's loop is busy while a cell runs, and Panel's comms freeze with it; a thread of its own stays live.
-Bokeh's server is started here by hand, for `pn.serve(threaded=True)` reports a taken port only in its thread, and is
-closed to the last socket, which `Server.stop` alone does not do.
+A Jupyter kernel's event loop is blocked while a cell runs, which freezes Panel's comms; a separate thread stays live.
+Bokeh's server is started directly, because `pn.serve(threaded=True)` reports a taken port only in its own thread. On
+stop, every socket is closed, which `Server.stop` alone does not do.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 10.0
 
 _SESSION_MS = 60_000
-"""A page whose browser is slow to open its websocket must still find its session; Bokeh's 15 s are short."""
+"""Keep an unused session for a browser that is slow to open its websocket; Bokeh's default of 15 s is too short."""
 
 _WEBSOCKET_CLOSE_S, _POLL_INTERVAL_S = 1.0, 0.01
 
 _SESSIONS_END_TIMEOUT_S = 5.0
-"""Well within the deadline of `stop`: whatever a page does by then is cancelled."""
+"""Well within the deadline of `stop`; page callbacks that still run afterwards are cancelled."""
 
 _COMPRESSION = 3
-"""Each tick's markup resembles the one before: a light compression leaves a tenth of it."""
+"""zlib level: successive updates are so similar that light compression reduces them to a tenth."""
 
 
 class DashboardServer:
-    """A dashboard in a thread of this process, made by `start_in_thread`.
+    """A dashboard served by a thread of this process. Use `start_in_thread` to create one.
 
     Attributes:
-        address: Where it listens.
-        port: The port that it listens on.
-        feed: What its pages are fed from.
-        policy: Who may see its pages, and who may control the service from them.
+        address: The address that the server listens on.
+        port: The port that the server listens on.
+        feed: The snapshots that its pages show.
+        policy: Which pages are shown, and whether they may control the service.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class DashboardServer:
         self.address = address
         self.port = port_rule("port", port)
         self.feed = feed
-        # The same as before on this port, so that pages that are open go on when the dashboard is started again.
+        # Reuse the key of an earlier server on this port, so that open pages work again after a restart.
         self.policy = AccessPolicy(
             key=_keys_by_port.get(port) or secrets.token_urlsafe(12), read_only_reason=read_only_reason
         )
@@ -90,21 +90,21 @@ class DashboardServer:
 
     @property
     def url(self) -> str:
-        """The page's address for a browser on this machine; without its key nothing is shown."""
+        """The page's address for a browser on this machine. It includes the key; without it the page is empty."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{self.port}/?key={self.policy.key}"
 
     @property
     def running(self) -> bool:
-        """Whether it still answers."""
+        """Whether the server's thread is alive."""
         return self._thread.is_alive()
 
     def start(self) -> DashboardServer:
-        """Begin to listen, and return when pages are served.
+        """Start the server, and return once it serves pages.
 
         Raises:
             AlreadyExistsError: the port is taken.
-            DeadlineExceededError: the server did not come up in time.
+            DeadlineExceededError: the server did not start in time.
         """
         self._thread.start()
         if not self._ready.wait(START_DEADLINE_S):
@@ -116,7 +116,7 @@ class DashboardServer:
         return self
 
     def stop(self) -> None:
-        """Close all pages, sockets and threads; the second call does nothing."""
+        """Close all pages, sockets and threads; a second call does nothing."""
         self.feed.stop()
         if self._requests is not None:
             self._requests.stop()
@@ -127,7 +127,7 @@ class DashboardServer:
         _forget(self)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until it is stopped from elsewhere."""
+        """Block until another thread stops the server, or for `timeout` seconds."""
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -135,7 +135,7 @@ class DashboardServer:
         loop.asyncio_loop.set_exception_handler(_ignore_closed_socket)
         try:
             self._listen(loop)
-        except Exception as failure:  # noqa: BLE001 - it belongs to whoever called `start`, not to this thread
+        except Exception as failure:  # noqa: BLE001 - raised by `start`, in the thread that called it
             self._failure = failure
         self._ready.set()
         if self._failure is None:
@@ -158,22 +158,22 @@ class DashboardServer:
             websocket_compression_level=_COMPRESSION,
         )
         server.start()
-        assert server.port is not None  # it is None only on a Unix socket
+        assert server.port is not None  # Bokeh reports None only for a Unix socket
         self.port = server.port
         _keys_by_port[self.port] = self.policy.key
         forks.register_port(self.port)
-        # The port is known only now; a page of another origin must not get at the numbers.
+        # The port is only known now. Allow this origin alone: pages of other origins must not read the snapshots.
         server._tornado.websocket_origins.update(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
     def _allow_origin(self, host: str) -> None:
-        """Let the websocket through that a page will open that came through a tunnel or proxy, with its key.
+        """Allow websockets from the host of a page that had the key: it may come through a tunnel or proxy.
 
-        Only now, with somebody there to look, the feed begins: a service that nobody watches makes less of its status.
+        The feed starts here, with the first page: a service without viewers computes less status.
         """
         if not self._is_replay:
             self.feed.start()
         if self._server is not None and host:
-            # An origin without a port has that of its scheme, and we do not learn the scheme.
+            # An origin without a port means the default port of its scheme, and the scheme is not known here.
             names = [host] if ":" in host else [f"{host}:80", f"{host}:443", host]
             self._server._tornado.websocket_origins.update(names)
 
@@ -201,20 +201,20 @@ class DashboardServer:
 
 
 def _ignore_closed_socket(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Let nobody hear of a page that was closed while it was written to: that is what pages do."""
+    """Do not log a failed write to a page that was closed meanwhile; that is normal."""
     if not isinstance(context.get("exception"), WebSocketClosedError | StreamClosedError):
         loop.default_exception_handler(context)
 
 
 def _check_port_is_free(address: str, port: int) -> None:
-    """Raise OSError if the port is taken: Tornado would too, but leaves its socket to the collector."""
+    """Raise OSError if the port is taken. Tornado would raise too, but leave its socket to the garbage collector."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, port), family=family):
         pass
 
 
 async def _close_connections(server: Server) -> None:
-    """Listen no longer, say goodbye on each page's websocket, and then close what is still open."""
+    """Stop listening, close each page's websocket with a close frame, then close the remaining connections."""
     server._http.stop()
     clients = list(server._tornado._clients)
     for connection in clients:
@@ -222,21 +222,21 @@ async def _close_connections(server: Server) -> None:
     for _ in range(round(_WEBSOCKET_CLOSE_S / _POLL_INTERVAL_S)):
         if not any(connection._session for connection in clients):
             break
-        await asyncio.sleep(_POLL_INTERVAL_S)  # Bokeh tells nobody when a page has hung up
+        await asyncio.sleep(_POLL_INTERVAL_S)  # Bokeh has no notification for a page that disconnected
     await _stop(server)
     await server._http.close_all_connections()
 
 
 async def _stop(server: Server) -> None:
     server.stop()
-    # From Bokeh 3.10 on that only begins to end the sessions, in threads; they must not be ended twice at a time.
+    # From Bokeh 3.10, `stop` only starts to end sessions, in threads. Wait: `_end_sessions` must not run concurrently.
     stopped = getattr(server, "wait_until_stopped", None)
     if stopped is not None:
         await asyncio.wait([asyncio.create_task(stopped())], timeout=_SESSIONS_END_TIMEOUT_S)
 
 
 async def _end_sessions(context: ApplicationContext) -> None:
-    """What Bokeh does with sessions in their time, now: their callbacks and documents go."""
+    """Discard all sessions now, instead of when Bokeh would, to free their callbacks and documents."""
     for session in list(context.sessions):
         for connection in list(session._subscribed_connections):
             session.unsubscribe(connection)
@@ -244,7 +244,7 @@ async def _end_sessions(context: ApplicationContext) -> None:
 
 
 _keys_by_port: dict[int, str] = {}
-"""The keys of the dashboards that this process has served, by port."""
+"""The keys of all dashboards that this process has served, by port."""
 
 _running: list[tuple[SnapshotStream | Feed, DashboardServer]] = []
 _running_lock = threading.RLock()
@@ -261,12 +261,12 @@ def start_in_thread(
     """Serve the dashboard from a thread of this process.
 
     Args:
-        source: Where its snapshots come from (see `snapshot_stream`), or a feed that others look at too; it ends with the
-            server. While a dashboard of the same source runs, that one is given back, unless another port is asked for.
-        port: The port to listen on; 0 takes a free one.
-        address: Where to listen; loopback only.
-        look_up_address: Where to ask for what is done on its pages; None if they may only look.
-        read_only: Whether its pages may only look.
+        source: The snapshots to show (see `snapshot_stream`), or a feed that other displays share; the feed stops with
+            the server. If a dashboard of the same source runs, it is returned, unless another port is requested.
+        port: The port to listen on; 0 for a free one.
+        address: The address to listen on; loopback only.
+        look_up_address: Finds the service that the page's buttons act on; None for read-only pages.
+        read_only: Whether pages are read-only.
 
     Returns:
         The running server, with `url`, `port` and `stop()`.
@@ -295,12 +295,12 @@ def start_in_thread(
 
 
 def replay_in_thread(reader: RunReader, *, port: int = 0, address: str = "127.0.0.1") -> DashboardServer:
-    """Serve the dashboard of a recorded run; its pages may only look, and each has a place of its own in it.
+    """Serve the dashboard of a recorded run. Its pages are read-only, and each has its own playback position.
 
     Args:
-        reader: The run; the caller closes it when the server is stopped.
-        port: The port to listen on; 0 takes a free one.
-        address: Where to listen; loopback only.
+        reader: The recorded run; the caller closes it after stopping the server.
+        port: The port to listen on; 0 for a free one.
+        address: The address to listen on; loopback only.
     """
     return DashboardServer(
         Feed(_no_snapshots), port=port, address=address, read_only_reason=IS_REPLAY, replay=reader

@@ -1,4 +1,4 @@
-"""Where a feed's snapshots come from: the stream that a service publishes."""
+"""Where a feed gets its snapshots: the stream that a service publishes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def snapshot_stream(service: str | None = None, token: str | None = None) -> Sna
     """The snapshots of one service.
 
     Args:
-        service: Its name or address; the only one that runs if left out.
-        token: Its token; found by the address if left out.
+        service: The service's name or address; None for the only one that runs.
+        token: The service's token; None to look it up by address.
 
     Returns:
-        What a `Feed` follows. The service is looked up anew each time, so one that came back elsewhere is found.
+        A stream for a `Feed`. Each new stream looks the service up again, so that a service that moved is found.
     """
 
     def watch(stop: threading.Event) -> Iterator[Snapshot]:
@@ -33,7 +33,7 @@ def snapshot_stream(service: str | None = None, token: str | None = None) -> Sna
 
 
 def address_lookup(service: str | None = None, token: str | None = None) -> AddressLookup:
-    """Where a service is and its token, looked up anew for each request; the arguments are those of `snapshot_stream`."""
+    """A function that looks up a service's address and token; the arguments are those of `snapshot_stream`."""
     return lambda: _find_address(service, token)
 
 
@@ -42,12 +42,12 @@ _shared_lock = threading.Lock()
 
 
 def shared_request_runner(name: str, look_up_address: AddressLookup) -> RequestRunner:
-    """The process's requests of the service of that name: what is pressed in one tab shows in all."""
+    """The process's only request runner for the service of that name, so that all tabs show the same requests."""
     with _shared_lock:
         return _shared.setdefault(name, RequestRunner(look_up_address))
 
 
 def _find_address(service: str | None, token: str | None) -> tuple[str, str | None]:
-    """The target and token of a service, by name, address or as the only one there is."""
+    """The target and token of a service, given by name or address, or the only one that runs."""
     found = resolve(service)
     return found.target, token if token is not None else found.token or None

@@ -1,4 +1,4 @@
-"""What one page shows at one moment: the input of all panels."""
+"""`View`: what one page shows at one moment; the input of all panels."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from dsnb.monitor.snapshot import JobStatus, Snapshot
 
 TRAINER_COLOURS = 6
 WORST_TASK = ""
-"""The choice of no one task: each trainer at its worst place."""
+"""No single task is selected: each trainer is shown in the task where it has the least room before eviction."""
 
 
 RECENT_S = 10.0
 _MAX_RECENT = 64
 
 SPANS_S = {60: "1 min", 300: "5 min"}
-"""How much time the figures show."""
+"""The time spans that the figures can show, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What the person at the page has picked; empty is "choose for me"."""
+    """What the user has selected on the page; an empty string means automatic."""
 
     job: str = ""
     task: str = WORST_TASK
     span_s: int = 60
 
     def with_pick(self, kind: str, value: str) -> Selection:
-        """The choice after one more pick; what is no choice changes nothing."""
+        """The selection after one more pick; an invalid pick changes nothing."""
         if kind == "job":
             return replace(self, job=value, task=WORST_TASK)
         if kind == "task":
@@ -45,13 +45,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlState:
-    """What may be done from this page, and what is being done.
+    """The requests that this page may send, and the state of those that were sent.
 
     Attributes:
-        allowed: Whether the page may ask for anything.
-        read_only_reason: Why it may only look, in words.
-        unconfirmed: The grave request that was pressed once.
-        outcomes: What is under way, and what has just ended.
+        allowed: Whether the page may send requests.
+        read_only_reason: Why it may not, as text.
+        unconfirmed: The destructive request whose button was pressed once.
+        outcomes: The pending requests and those that ended recently.
     """
 
     allowed: bool = False
@@ -61,21 +61,23 @@ class ControlState:
 
     @property
     def pending(self) -> frozenset[Request]:
-        """What is under way."""
+        """The requests that have not ended yet."""
         return frozenset(outcome.request for outcome in self.outcomes if outcome.state == "pending")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a panel may look at.
+    """The input of a panel.
 
     Attributes:
+        health: Whether the snapshots are current.
+        selection: What the user has selected.
         sample: The newest snapshot with its rates; None before the first.
-        recent: The last seconds of them, for what must not jump.
-        history: All within the span that is shown.
+        recent: The samples of the last seconds, to smooth values that would otherwise jump.
+        history: All samples within the selected time span.
         job: The job that is shown; None while there is none.
-        control: What may be done from the page.
-        replay_position: Where the page is in a recorded run; None where it shows the present.
+        control: The requests that the page may send.
+        replay_position: The page's position in a recorded run; None for a live page.
     """
 
     health: FeedHealth
@@ -89,21 +91,21 @@ class View:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest snapshot."""
+        """The newest snapshot; None before the first."""
         return self.sample.snapshot if self.sample else None
 
     @property
     def rates(self) -> Rates:
-        """The newest rates; none of a service that is silent."""
+        """The newest rates; empty if the service is silent."""
         return self.sample.rates if self.sample and not self.health.stale else Rates()
 
     @property
     def measured(self) -> bool:
-        """Whether there are rates: not of a service that is silent, nor of its first moment."""
+        """Whether rates are known: not for a silent service, and not at its first snapshot."""
         return self.rates.span_s > 0
 
     def format_rate(self, number: float) -> str:
-        """A rate as it is read; a dash where none is known."""
+        """A rate as text; a dash if rates are unknown."""
         return format_rate(number) if self.measured else "–"
 
     @property
@@ -119,7 +121,7 @@ def view(
     control: ControlState | None = None,
     replay_position: ReplayPosition | None = None,
 ) -> View:
-    """Put together what a page shows now, from the moments of the span that it shows."""
+    """Build the view of a page from the samples of the selected time span."""
     sample = history[-1] if history else None
     return View(
         health=health,
@@ -136,7 +138,7 @@ def view(
 
 
 def choose_job(snapshot: Snapshot, picked: str) -> JobStatus | None:
-    """The picked job while it lives, else the first that runs, else the newest."""
+    """The picked job while it exists, else the first running job, else the newest."""
     job = snapshot.job(picked) if picked else None
     if job is not None or not snapshot.jobs:
         return job
@@ -144,6 +146,6 @@ def choose_job(snapshot: Snapshot, picked: str) -> JobStatus | None:
 
 
 def colour_class(job: JobStatus, trainer_id: str) -> str:
-    """The class that gives a trainer its colour, the same in every panel."""
+    """The CSS class of a trainer's colour, the same in every panel."""
     ids = [trainer.trainer_id for trainer in job.trainers]
     return f"t{ids.index(trainer_id) % TRAINER_COLOURS}" if trainer_id in ids else "t0"

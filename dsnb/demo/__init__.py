@@ -1,7 +1,7 @@
-"""`dsnb demo`: two trainers learn to read handwritten digits from one shared preprocessing pass.
+"""`dsnb demo`: two trainers learn to classify handwritten digits from one shared preprocessing pass.
 
-`command` is what the command line calls, `run` the demo itself. `pipeline`, `model` and `trainer` are written as a
-user would write them, with NumPy and Pillow; `digits` unpacks the images, and serves the tutorials as well.
+`command` is the entry point of the command line, `run` the demo itself. `pipeline`, `model` and `trainer` are written
+as a user would write them, with NumPy and Pillow. `digits` unpacks the images; the tutorials use it too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`dsnb demo`: its options, and what it prints where."""
+"""`dsnb demo`: its options, and the printing of its progress and result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsnb.demo.options import DemoOptions
 from dsnb.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
-    # NumPy and the service are loaded when the demo runs: `dsnb --help` comes here for the options only.
+    # `dsnb --help` imports this module for its options, so NumPy and the service are imported only when the demo runs.
     from dsnb.demo.result import DemoResult
 
 DESCRIPTION = """\
@@ -40,7 +40,7 @@ OPTION_HELP = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `dsnb demo` to a parser; `run_command` takes what it parsed."""
+    """Add the options of `dsnb demo` to a parser; pass the parsed options to `run_command`."""
     parser.add_argument(
         "--json",
         action="store_true",
@@ -73,10 +73,10 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 def main(options: DemoOptions | None = None, *, as_json: bool = False) -> int:
-    """Run the demo and print what it found.
+    """Run the demo and print its result.
 
     Args:
-        options: How to run it; the defaults if left out.
+        options: How to run the demo; None for the defaults.
         as_json: Print one JSON object to standard output, and the progress to standard error.
 
     Returns:
@@ -84,7 +84,7 @@ def main(options: DemoOptions | None = None, *, as_json: bool = False) -> int:
 
     Raises:
         FailedPreconditionError: Pillow is not installed.
-        DeadlineExceededError: the accuracy was not reached in time.
+        DeadlineExceededError: a trainer did not reach the accuracy in time.
     """
     _require_pillow()
     _one_thread_for_each_trainer()
@@ -105,7 +105,7 @@ def main(options: DemoOptions | None = None, *, as_json: bool = False) -> int:
 
 
 def as_dict(result: DemoResult) -> dict[str, Any]:
-    """The figures as plain data, the computed ones among them."""
+    """The result as plain data, including the computed figures."""
     return {
         "elements_produced": result.elements_produced,
         "elements_consumed": result.elements_consumed,
@@ -124,15 +124,15 @@ def _require_pillow() -> None:
 
 
 def _one_thread_for_each_trainer() -> None:
-    # NumPy's own threads wait for each other by spinning. Beside two workers on two cores that makes a step of the
-    # larger model ten times slower. They are counted when NumPy is loaded, so in a kernel this may come too late.
+    # NumPy's thread pools wait by spinning. On two cores that are shared with two workers, this makes a step of the
+    # larger model ten times slower. NumPy reads the variables at import, so in a notebook kernel this may be too late.
     for library in ("OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 @contextmanager
 def _sigterm_raises_exit() -> Iterator[None]:
-    """Let SIGTERM (what `timeout` and a closing session send) unwind as Ctrl-C does, so that nothing stays behind."""
+    """Make SIGTERM (sent by `timeout` and when a session closes) raise SystemExit, so that the demo cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return

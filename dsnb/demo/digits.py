@@ -1,7 +1,7 @@
 """The handwritten digits that ship with dsnb: 1,797 real images of 8x8 pixels, small enough to train on in seconds.
 
-They lie in the package as an archive of PNG files, `<part>/<label>/<index>.png`, and are unpacked where a pipeline can
-list them. DIGITS.md beside this file says where they come from, under which licence, and what was changed.
+The package contains them as an archive of PNG files, `<part>/<label>/<index>.png`, unpacked for pipelines to list.
+DIGITS.md in this directory documents the source, the licence and the changes.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Literal
 Part = Literal["train", "test"]
 
 IMAGES = 1797
-"""Images in the archive, train and test together."""
+"""The number of images in the archive, train and test together."""
 TRAIN_IMAGES = 1437
-"""The first so many images, in the order of the source, are for training; the rest is held out.
+"""The first 1,437 images, in the order of the source, are for training; the rest is held out.
 
-The source keeps each writer's digits together, so the held-out ones are mostly by hands that training never saw.
+The source keeps each writer's digits together, so most held-out images are by writers absent from the training set.
 """
 GREY_STEP = 15
-"""What the grey values of the source, 0 to 16, are multiplied by in the files, so that a picture shows something."""
+"""The factor by which the source's grey values, 0 to 16, are multiplied in the files, to be visible as pictures."""
 
 
 def part_of(index: int) -> Part:
-    """The part that the image of that index in the source belongs to."""
+    """The part that the image with this index in the source belongs to."""
     return "train" if index < TRAIN_IMAGES else "test"
 
 
 def pattern(folder: Path | str, part: Part) -> str:
-    """What to hand to `Dataset.list_files` for one part of the unpacked digits.
+    """The `Dataset.list_files` pattern that matches one part of the unpacked digits.
 
     Args:
-        folder: Where `unpack` put them.
+        folder: The directory that `unpack` wrote to.
         part: "train" (1,437 images) or "test" (360).
 
     Example:
@@ -47,13 +47,13 @@ def pattern(folder: Path | str, part: Part) -> str:
 
 
 def unpack(folder: Path | str) -> Path:
-    """Unpack the digits into a folder, as `<part>/<label>/<index>.png`, with their licence.
+    """Unpack the digits into a directory, as `<part>/<label>/<index>.png`, with their licence.
 
     Args:
-        folder: Made if it is not there. 1,797 files of about 130 bytes each.
+        folder: The directory, created if missing. Receives 1,797 files of about 130 bytes each.
 
     Returns:
-        The folder.
+        The directory as a path.
 
     Example:
         >>> with TemporaryDirectory() as folder:
@@ -68,6 +68,6 @@ def unpack(folder: Path | str) -> Path:
 
 @contextmanager
 def unpacked() -> Iterator[Path]:
-    """The digits in a temporary folder, for the time of a `with` block."""
+    """Unpack the digits into a temporary directory that is removed at the end of the `with` block."""
     with TemporaryDirectory(prefix="dsnb-digits-", ignore_cleanup_errors=True) as folder:
         yield unpack(folder)

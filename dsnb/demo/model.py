@@ -1,4 +1,4 @@
-"""A small classifier in NumPy, trained by plain stochastic gradient descent: what the demo's trainers train."""
+"""The classifier that the demo's trainers train: NumPy, with plain stochastic gradient descent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Labels = NDArray[np.integer]
 
 
 class Classifier:
-    """A softmax classifier, with hidden layers of rectified units if asked for.
+    """A softmax classifier with optional hidden layers of rectified linear units.
 
     Args:
-        inputs: Numbers in one sample.
-        classes: Labels are 0 to `classes - 1`.
-        hidden: The width of each hidden layer; none makes it softmax regression.
-        learning_rate: The step of gradient descent.
-        seed: Of the first weights.
+        inputs: The number of features of a sample.
+        classes: The number of classes; labels are 0 to `classes - 1`.
+        hidden: The width of each hidden layer; empty for softmax regression.
+        learning_rate: The step size of gradient descent.
+        seed: The seed of the initial weights.
 
     Example:
         >>> model = Classifier(inputs=64, classes=10, hidden=(32,), learning_rate=0.1)
@@ -39,7 +39,7 @@ class Classifier:
         self.biases = [np.zeros(columns, np.float32) for columns in widths[1:]]
 
     def train(self, samples: Floats, labels: Labels) -> float:
-        """Take one step down the gradient of a batch.
+        """Take one gradient step on a batch.
 
         Args:
             samples: (batch, inputs), float32.
@@ -57,15 +57,15 @@ class Classifier:
         return loss
 
     def predict(self, samples: Floats) -> Labels:
-        """The most likely label of each sample."""
+        """Return the most likely label of each sample."""
         return np.asarray(self._forward(samples)[-1].argmax(axis=1))
 
     def accuracy(self, samples: Floats, labels: Labels) -> float:
-        """The part of the samples whose label is predicted right, 0 to 1."""
+        """Return the fraction of samples whose label is predicted correctly, 0 to 1."""
         return float((self.predict(samples) == labels).mean())
 
     def _forward(self, samples: Floats) -> list[Floats]:
-        """What goes into each layer, and the last one's output."""
+        """Return the input of each layer, and the output of the last one."""
         layers = [samples]
         for weights, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             layers.append(np.maximum(layers[-1] @ weights + bias, 0))
@@ -75,7 +75,7 @@ class Classifier:
     def _descend(self, layers: list[Floats], gradient: Floats) -> None:
         for index in reversed(range(len(self.weights))):
             entering = layers[index]
-            # Before the weights move: the layer below was scored by the old ones.
+            # Compute the gradient of the layer below first: it needs the weights as they were in the forward pass.
             below = (gradient @ self.weights[index].T) * (entering > 0) if index else gradient
             self.weights[index] -= self.learning_rate * (entering.T @ gradient)
             self.biases[index] -= self.learning_rate * gradient.sum(axis=0)

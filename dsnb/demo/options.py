@@ -1,4 +1,4 @@
-"""How to run the demo."""
+"""`DemoOptions`: the options of the demo."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class DemoOptions:
     """How to run the demo.
 
     Attributes:
-        workers: Workers of the service.
-        isolation: "thread" for workers in this process, "process" for workers in processes of their own.
-        batches: Each trainer reads at least so many batches.
-        accuracy: What each has to reach on the held-out digits, 0 to 1.
+        workers: The number of workers of the service.
+        isolation: "thread" for workers in this process, "process" for workers in child processes.
+        batches: The minimum number of batches that each trainer reads.
+        accuracy: The accuracy that each trainer must reach on the held-out digits, 0 to 1.
         deadline: Seconds after which training counts as failed.
         dashboard: Whether to serve the dashboard meanwhile.
-        hold: Seconds to keep the service and the dashboard open at the end, to look at them.
-        record: A file to keep what the dashboard shows in; empty for none.
+        hold: Seconds to keep the service and the dashboard open after training.
+        record: The file to record the service's snapshots in; empty for none.
 
     Example:
         >>> DemoOptions(batches=100, dashboard=False).workers

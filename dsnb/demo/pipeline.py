@@ -1,4 +1,4 @@
-"""The demo's input pipeline, as any user would write one: list, decode, augment, normalise, shuffle, batch, repeat."""
+"""The demo's input pipeline, as a user would write it: list, decode, augment, normalise, shuffle, batch, repeat."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MAX_DEGREES = 12.0
 
 
 def decode(path: str) -> tuple[Pixels, int]:
-    """Read one PNG file; its label is the name of its folder."""
+    """Read one PNG file; the label is the name of its directory."""
     with Image.open(path) as image:
         return np.asarray(image), int(Path(path).parent.name)
 
 
 def augment(pixels: Pixels, label: int) -> tuple[Pixels, int]:
-    """Turn the digit by up to 12 degrees and shift it by a pixel: another digit of the same kind each time."""
+    """Rotate the digit by up to 12 degrees and shift it by up to a pixel, at random."""
     turned = Image.fromarray(pixels).rotate(
         random.uniform(-MAX_DEGREES, MAX_DEGREES),
         resample=Image.Resampling.BILINEAR,
@@ -39,22 +39,22 @@ def augment(pixels: Pixels, label: int) -> tuple[Pixels, int]:
 
 
 def normalise(pixels: Pixels, label: int) -> tuple[Floats, int]:
-    """Flatten the image, and bring its grey values near zero mean and unit spread."""
+    """Flatten the image and scale its grey values to about zero mean and unit variance."""
     return (pixels.reshape(-1) / np.float32(90) - np.float32(0.8)).astype(np.float32), label
 
 
 def training_batches(folder: Path, seed: int = 1) -> Dataset:
-    """Batches of augmented digits without end: (samples (32, 64) float32, labels (32,) int64).
+    """Endless batches of augmented digits: (samples (32, 64) float32, labels (32,) int64).
 
     Args:
-        folder: Where the digits are unpacked.
-        seed: Of the order of the samples.
+        folder: The directory of the unpacked digits.
+        seed: The seed of the shuffle.
     """
     import dsnb
 
     return (
         dsnb.Dataset.list_files(pattern(folder, "train"))
-        # Without `num_parallel_calls`: for such small images it costs more than it gains, and the workers are parallel.
+        # No `num_parallel_calls`: for such small images it costs more than it gains, and the workers run in parallel.
         .map(decode)
         .map(augment)
         .map(normalise)
@@ -65,7 +65,7 @@ def training_batches(folder: Path, seed: int = 1) -> Dataset:
 
 
 def held_out(folder: Path) -> tuple[Floats, Labels]:
-    """The digits that training never sees, plain: all samples (360, 64) and their labels (360,)."""
+    """The held-out digits without augmentation: all samples (360, 64) and their labels (360,)."""
     import dsnb
 
     plain = dsnb.Dataset.list_files(pattern(folder, "test")).map(decode).map(normalise)

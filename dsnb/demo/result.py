@@ -1,4 +1,4 @@
-"""What a run of the demo measured, in numbers; `table` prints it for people."""
+"""The measurements of a demo run, as numbers; `table` formats them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerResult:
-    """One trainer's end of the demo. An element is a batch.
+    """One trainer's result. An element is a batch.
 
     Attributes:
-        widths: Of the model's layers, from the inputs to the classes.
-        elements: Batches that it consumed.
-        accuracy: On the held-out digits, 0 to 1, at the end.
-        hits: Batches that it found in the cache, produced for the other trainer.
-        misses: Batches that were produced for it.
-        skipped: Batches that had left the window before it came to them.
-        lag: Batches produced and not consumed by it, at the end.
-        largest_lag: The most that `lag` was seen at while training went on.
+        trainer_id: The trainer's name in the cross-trainer cache.
+        learning_rate: The initial learning rate.
+        widths: The widths of the model's layers, from the inputs to the classes.
+        elements: Batches consumed.
+        accuracy: The final accuracy on the held-out digits, 0 to 1.
+        hits: Batches found in the cache, produced for the other trainer.
+        misses: Batches produced for this trainer.
+        skipped: Batches evicted from the window before this trainer reached them.
+        lag: Batches produced but not yet consumed by this trainer, at the end.
+        largest_lag: The largest `lag` observed during training.
     """
 
     trainer_id: str
@@ -38,15 +40,16 @@ class TrainerResult:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """What the demo found out.
+    """The result of a demo run.
 
     Attributes:
         elements_produced: Batches that went through the pipeline.
         batch_size: Samples in a batch.
-        target_accuracy: What each trainer had to reach.
-        preprocessing_seconds: Time that the workers spent inside the operations of the pipeline, over all of them, by
-            the clock on the wall: it includes waiting for a core or for the interpreter.
-        seconds: Since the first read.
+        target_accuracy: The accuracy that each trainer had to reach.
+        preprocessing_seconds: Wall-clock time that all workers together spent inside the pipeline's operations. It
+            includes waiting for a core or for the GIL.
+        seconds: Seconds since the first read.
+        trainers: One result for each trainer.
     """
 
     elements_produced: int
@@ -57,19 +60,19 @@ class DemoResult:
     trainers: tuple[TrainerResult, ...]
 
     def reached(self, elements: int) -> bool:
-        """Whether each trainer has the accuracy, and so many elements at the least."""
+        """Whether each trainer has the target accuracy and at least `elements` batches."""
         return all(
             trainer.elements >= elements and trainer.accuracy >= self.target_accuracy for trainer in self.trainers
         )
 
     @property
     def elements_consumed(self) -> int:
-        """Batches that all trainers consumed, together."""
+        """The number of batches that all trainers consumed, in total."""
         return sum(trainer.elements for trainer in self.trainers)
 
     @property
     def seconds_saved(self) -> float:
-        """Preprocessing that the cache spared: the measured time of one batch, for each that came from the cache."""
+        """Preprocessing time saved by the cache: its hits times the average time to produce a batch."""
         hits = sum(trainer.hits for trainer in self.trainers)
         return hits * self.preprocessing_seconds / max(1, self.elements_produced)
 
@@ -83,7 +86,7 @@ def result_of(
     target_accuracy: float,
     seconds: float,
 ) -> DemoResult:
-    """Put together what the service says of the job and what its trainers say of themselves."""
+    """Combine the service's status of the job with what the trainers measured."""
     return DemoResult(
         elements_produced=job.elements_produced,
         batch_size=batch_size,
@@ -96,7 +99,7 @@ def result_of(
 
 def _trainer_result(job: JobStatus, trainer: Trainer, largest_lags: Mapping[str, int]) -> TrainerResult:
     settings = trainer.settings
-    # The service hears of a trainer with its first report; before that it has consumed nothing.
+    # The service lists a trainer from its first report on; before that it has consumed nothing.
     served = job.trainer(settings.trainer_id) or TrainerStatus(trainer_id=settings.trainer_id, clients=0, elements=0)
     return TrainerResult(
         trainer_id=settings.trainer_id,

@@ -1,4 +1,4 @@
-"""The demo itself: a service, one job, two trainers; from the first line of progress to the figures."""
+"""The demo itself: start a service, train two trainers on one job, and return the result."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 JOB_NAME = "digits"
 TRAINERS = (
     TrainerSettings(trainer_id="lr=0.5", learning_rate=0.5, hidden=(256,)),
-    # Fifty times the weights: so a step takes longer, and this one lags behind in the window.
+    # Has about fifty times as many weights: its steps take longer, so it lags behind in the window.
     TrainerSettings(trainer_id="lr=0.2", learning_rate=0.2, hidden=(1280, 640)),
 )
 WINDOW_BYTES = 16 << 20
-"""Of each worker: 2,000 batches, so that the slower trainer need not skip."""
+"""The window of each worker holds 2,000 batches, so that the slower trainer need not skip any."""
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_BETWEEN_CHECKS = 0.25
 SECONDS_TO_STOP = 5.0
 
 
 def run(options: DemoOptions, on_progress: Callable[[str], None], on_result: Callable[[DemoResult], None]) -> None:
-    """Run the demo to its end; nothing is left of it, however it ends.
+    """Run the demo to its end. The service and the temporary files are removed, however it ends.
 
     Args:
-        options: How to run it.
+        options: How to run the demo.
         on_progress: Called with each line of progress.
-        on_result: Called with the figures when training has ended.
+        on_result: Called with the result when training has ended.
 
     Raises:
         DeadlineExceededError: a trainer did not reach the accuracy in time.
     """
-    # A name of its own: two demos may run at once, and none may take over (and stop) a service of the user's.
+    # A unique name: two demos may run at once, and neither may reuse (and then stop) a service of the user's.
     name = f"demo-{os.getpid()}"
     with (
         unpacked() as folder,
@@ -73,7 +73,7 @@ def _train(service: DataService, folder: Path, options: DemoOptions, on_progress
 
 @contextmanager
 def _training(service: DataService, batches: Dataset, trainers: Sequence[Trainer]) -> Iterator[None]:
-    """All trainers read the same batches through one named job; they are stopped at the end."""
+    """Start all trainers on the same batches through one named job; stop them at the end of the block."""
     try:
         for trainer in trainers:
             cache = dsnb.CrossTrainerCache(trainer.settings.trainer_id)
@@ -90,7 +90,7 @@ def _training(service: DataService, batches: Dataset, trainers: Sequence[Trainer
 def _watch(
     service: DataService, trainers: Sequence[Trainer], options: DemoOptions, on_progress: Callable[[str], None]
 ) -> DemoResult:
-    """Tell of the progress until all trainers are there at once. Until then all go on, so that they keep sharing."""
+    """Report progress until all trainers reach the target. None stops earlier, so that they keep sharing batches."""
     began = time.monotonic()
     next_line = SECONDS_BETWEEN_LINES
     largest_lags: dict[str, int] = {}
@@ -118,7 +118,7 @@ def _watch(
 
 
 def _wait_for_next_check(trainers: Sequence[Trainer]) -> None:
-    """Wait until it is time for the next look. A trainer that has ended did so for an error, which is raised."""
+    """Wait until the next check is due. A trainer ends early only by an error; raise it."""
     for trainer in trainers:
         if trainer.wait(SECONDS_BETWEEN_CHECKS / len(trainers)) and trainer.failure is not None:
             raise trainer.failure

@@ -1,4 +1,4 @@
-"""The demo's figures for people: a line of progress while it runs, a table at the end."""
+"""The demo's result as text: a line of progress while it runs, a table at the end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ HEADINGS = ("trainer", "model", "elements", "accuracy", "hits", "skipped", "lag"
 
 
 def progress_line(result: DemoResult) -> str:
-    """One line: how much was produced, and how far each trainer is.
+    """One line with the number of batches produced and the progress of each trainer.
 
     Example:
-        >>> print(progress(result))  # doctest: +SKIP
+        >>> print(progress_line(result))  # doctest: +SKIP
           4 s  produced   812 | lr=0.5:   808 elements, accuracy 0.91, lag    4 | lr=0.2: ...
     """
     parts = [f"{result.seconds:3.0f} s  produced {result.elements_produced:>5,}"]
@@ -25,7 +25,7 @@ def progress_line(result: DemoResult) -> str:
 
 
 def table(result: DemoResult) -> str:
-    """The table that the demo ends with."""
+    """The table that the demo prints at the end."""
     title = (
         f"{len(result.trainers)} trainers read one named job through the cross-trainer cache."
         f" An element is a batch of {result.batch_size} digits."
@@ -48,7 +48,7 @@ def _row(trainer: TrainerResult) -> tuple[str, ...]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Text to the left in the first two columns, numbers to the right in the others, a rule under the headings."""
+    """Align the first two columns to the left and the others to the right; underline the headings."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

@@ -13,16 +13,17 @@ from dsnb.errors import FailedPreconditionError
 
 EVALUATE_EVERY = 50
 HALF_RATE_AFTER = 500
-"""Batches after which the learning rate has come down to one half; after twice as many, to a third."""
+"""After this many batches the learning rate has dropped to one half; after twice as many, to one third."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """What one trainer does differently from the others.
+    """The settings in which the demo's trainers differ.
 
     Attributes:
-        trainer_id: Its name in the cross-trainer cache.
-        hidden: The widths of its model's hidden layers: the wider, the longer a step takes.
+        trainer_id: The trainer's name in the cross-trainer cache.
+        learning_rate: The initial learning rate.
+        hidden: The widths of the model's hidden layers. Wider layers make each step slower.
     """
 
     trainer_id: str
@@ -31,19 +32,20 @@ class TrainerSettings:
 
 
 class Trainer:
-    """A thread that trains on whatever it is given until it is stopped, and tells how far it is.
+    """A thread that trains on batches until it is stopped, and reports its progress.
 
     Args:
         settings: What to train, and how fast.
-        held_out: Samples and labels to measure the accuracy on, every 50 batches.
+        held_out: Samples and labels on which the accuracy is measured every 50 batches.
 
     Attributes:
-        batches: How many it has trained on.
-        accuracy: On the held-out samples, 0 to 1, when it was last measured.
-        failure: What ended its training, if it was not `stop`.
+        batches: The number of batches trained on.
+        accuracy: The last measured accuracy on the held-out samples, 0 to 1.
+        failure: The error that ended training, or None.
 
     Example:
-        >>> trainer = Trainer(Course(trainer_id="a", learning_rate=0.1, hidden=()), held_out)  # doctest: +SKIP
+        >>> settings = TrainerSettings(trainer_id="a", learning_rate=0.1, hidden=())  # doctest: +SKIP
+        >>> trainer = Trainer(settings, held_out)  # doctest: +SKIP
         >>> trainer.start(batches)  # doctest: +SKIP
         >>> trainer.accuracy  # doctest: +SKIP
         0.87
@@ -67,24 +69,24 @@ class Trainer:
         return self._model.widths
 
     def start(self, batches: Iterable[tuple[Floats, Labels]]) -> None:
-        """Begin to train on batches of (samples, labels), in a thread of its own."""
-        # A daemon: a second Ctrl-C must be able to end the process in the middle of a read.
+        """Start to train on batches of (samples, labels), in a new thread."""
+        # A daemon thread: a second Ctrl-C must be able to end the process in the middle of a read.
         threading.Thread(
             target=self._run, args=(batches,), name=f"trainer {self.settings.trainer_id}", daemon=True
         ).start()
 
     def stop(self) -> None:
-        """Ask the thread to end after its present batch."""
+        """Ask the thread to end after its current batch."""
         self._stopped.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the thread has ended, for so long at most; whether it has."""
+        """Wait up to `seconds` for the thread to end; return whether it has."""
         return self._ended.wait(seconds)
 
     def _run(self, batches: Iterable[tuple[Floats, Labels]]) -> None:
         try:
             self._train(batches)
-        except Exception as failure:  # noqa: BLE001 - raised again by whoever watches this trainer
+        except Exception as failure:  # noqa: BLE001 - raised again in the thread that watches this trainer
             self.failure = failure
         finally:
             self._ended.set()

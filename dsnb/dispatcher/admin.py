@@ -1,12 +1,13 @@
-"""What people do to a service that runs: pause, resume and cancel jobs, drain and remove workers.
+"""Administration of a running service: pause, resume and cancel jobs, drain and remove workers.
 
-Theory of operation. Each of these asks for a state, not for a change, so that asking twice is asking once. What is
-decided is in the journal before anybody hears of it, and the answer says how things are then.
+Theory of operation. Each request asks for a state, not for a change, so it is idempotent. The decision is in the
+journal before any reply or notification is sent, and the reply is the resulting state.
 
-A *paused* job keeps its readers, its tasks and all that they hold; its tasks produce and hand out nothing until it is
-resumed, those of workers that come meanwhile included. A *cancelled* job is gone, with what it held; its clients stay
-known until each of them has heard who cancelled it. The name is free at once: who reads on begins a job anew. A worker
-that is *drained* finishes what it has and leaves; one that is *removed* counts as lost, and what it had with it.
+A *paused* job keeps its clients, its tasks and all that they hold. Its tasks, including those of workers that join
+while it is paused, produce and send nothing until it is resumed. A *cancelled* job is gone, with all that it held; its
+clients stay known until each of them has been notified who cancelled it. The name is free at once: a client that reads
+it again creates a new job. A worker that is *drained* finishes what it has and leaves. A worker that is *removed*
+counts as lost, together with what it held.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dsnb.errors import NotFoundError, did_you_mean
 
 
 def pause(core: Context, event: e.PauseJob) -> str:
-    """Hand out nothing more of a job.
+    """Pause a job: its tasks produce and send nothing until it is resumed.
 
     Raises:
         NotFoundError: there is no such job.
@@ -34,7 +35,7 @@ def pause(core: Context, event: e.PauseJob) -> str:
 
 
 def resume(core: Context, event: e.ResumeJob) -> str:
-    """Go on with a job that was paused.
+    """Resume a paused job.
 
     Raises:
         NotFoundError: there is no such job.
@@ -48,10 +49,10 @@ def resume(core: Context, event: e.ResumeJob) -> str:
 
 
 def cancel(core: Context, event: e.CancelJob) -> str:
-    """End a job and each of its readers.
+    """Drop a job and notify all of its clients.
 
     Raises:
-        NotFoundError: there is no such job, and none of that name was cancelled of late.
+        NotFoundError: there is no such job, and no job of that name was cancelled recently.
     """
     if event.name in core.state.cancelled_jobs:
         return "cancelled"
@@ -73,7 +74,7 @@ def drain(core: Context, event: e.DrainWorker) -> str:
     """Have a worker finish what it has and leave.
 
     Raises:
-        NotFoundError: there is no such worker, and was none of late.
+        NotFoundError: there is no such worker, and there was none recently.
     """
     worker = find_worker(core, event.name)
     if worker is None:
@@ -86,10 +87,10 @@ def drain(core: Context, event: e.DrainWorker) -> str:
 
 
 def remove(core: Context, event: e.RemoveWorker) -> str:
-    """Do without a worker from now on; what it had in hand is lost, and told.
+    """Remove a worker at once, as if it had been lost.
 
     Raises:
-        NotFoundError: there is no such worker, and was none of late.
+        NotFoundError: there is no such worker, and there was none recently.
     """
     worker = find_worker(core, event.name)
     if worker is None:
@@ -101,10 +102,10 @@ def remove(core: Context, event: e.RemoveWorker) -> str:
 
 
 def find_worker(core: Context, name: str) -> Worker | None:
-    """The worker of that name, address or uid; None if it is gone.
+    """The worker with that name, address or uid; None if it was there recently and is gone.
 
     Raises:
-        NotFoundError: there never was one, or long ago.
+        NotFoundError: there is no such worker, and there was none recently.
     """
     workers = core.state.workers.values()
     found = next((worker for worker in workers if name in (worker.name, worker.address, worker.uid)), None)
@@ -120,7 +121,7 @@ def find_worker(core: Context, name: str) -> Worker | None:
 
 
 def _notify_all(core: Context, job: Job) -> None:
-    """Have all tasks and readers of a job learn whether it is paused."""
+    """Send all tasks and clients of a job whether it is paused."""
     for iteration in job.iterations.values():
         core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
         for task_id in iteration.tasks:

@@ -1,7 +1,7 @@
-"""Definitions and big captured arrays, kept by what they contain: outside the journal, once each.
+"""Content-addressed storage of definitions and large captured arrays: outside the journal, each content once.
 
-A blob is compared with its digest when it arrives, and when it is read from its file: a disk may give back other bytes
-than it was given. One that is damaged is no longer there, so that the next registration brings it again.
+A blob is compared with its digest when it arrives, and each time it is read from its file, because a disk may return
+other bytes than were written. A damaged blob counts as missing, so that the next registration sends it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class BlobStore:
     """Content-addressed bytes. Thread-safe.
 
     Args:
-        folder: Where they are kept, made if it is not there, and what it holds is known again; None for the memory.
+        folder: The folder for the files, created if it does not exist; blobs that it holds are available again. None to
+            keep blobs in memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -43,24 +44,28 @@ class BlobStore:
             self._blobs = {path.name: path for path in folder.iterdir() if _is_digest(path.name)}
 
     def put(self, digest: str, data: bytes | bytearray) -> None:
-        """Keep bytes that are known to have this digest."""
-        if not _is_digest(digest):  # it becomes the name of a file
+        """Store bytes that are known to have this digest.
+
+        Raises:
+            InvalidArgumentError: `digest` is not a digest.
+        """
+        if not _is_digest(digest):  # the digest becomes a file name, so it must not hold a path
             raise InvalidArgumentError(f"{digest!r} is no digest", did="nothing was kept")
         kept = data if self._folder is None else self._write(self._folder / digest, data)
         with self._lock:
             self._blobs.setdefault(digest, kept)
 
     def put_definition(self, data: bytes) -> str:
-        """Keep a definition and return its digest."""
+        """Store a definition and return its digest."""
         digest = blobs.blob_digest(data)
         self.put(digest, data)
         return digest
 
     def get(self, digest: str) -> Blob:
-        """The bytes of that digest; those of a file are mapped, so that all who have them share the memory.
+        """The bytes with that digest. Files are mapped, so that all users of a blob share the memory.
 
         Raises:
-            NotFoundError: they are not here.
+            NotFoundError: there is no such blob.
             DataLossError: the file holds other bytes.
         """
         with self._lock:
@@ -78,7 +83,7 @@ class BlobStore:
         return data
 
     def _drop_damaged(self, digest: str, damaged: Path) -> None:
-        """Let a damaged file go: a dataset is registered under this name, so it is no file of the user's."""
+        """Delete a damaged file. A registered dataset uses its name, so it is not a file of the user."""
         with self._lock:
             if self._blobs.get(digest) == damaged:
                 del self._blobs[digest]
@@ -86,24 +91,24 @@ class BlobStore:
             damaged.unlink(missing_ok=True)
 
     def missing(self, digests: tuple[str, ...]) -> tuple[str, ...]:
-        """Which of these are not here."""
+        """The digests among these that have no blob."""
         with self._lock:
             return tuple(digest for digest in digests if digest not in self._blobs)
 
     def receive(self, pieces: Iterator[BlobPiece]) -> None:
-        """Put a blob together from its pieces.
+        """Store a blob that arrives in pieces.
 
         Raises:
-            DataLossError: it did not arrive whole.
+            DataLossError: the blob did not arrive completely, or has another digest.
         """
         self.put(*blobs.join_pieces(pieces))
 
     def send(self, digest: str) -> Iterator[BlobPiece]:
-        """A blob in pieces; each says how long all of it is."""
+        """A blob in pieces; each piece carries the length of the whole blob."""
         return blobs.blob_pieces(digest, self.get(digest))
 
     def keep_only(self, digests: set[str]) -> None:
-        """Let everything else go; whoever has mapped a file keeps what is in it."""
+        """Delete all blobs except these; existing mappings of deleted files stay valid."""
         with self._lock:
             for digest in self._blobs.keys() - digests:
                 kept = self._blobs.pop(digest)
@@ -111,7 +116,7 @@ class BlobStore:
                     kept.unlink(missing_ok=True)
 
     def _write(self, path: Path, data: bytes | bytearray) -> Path:
-        # Written aside and renamed: a file with a digest's name is complete, whenever this process dies.
+        # Write to a temporary file and rename: a file with a digest's name is complete even if this process dies.
         try:
             files.replace_without_sync(str(path), data, _RENAME_FAILPOINT, mode=0o600)
         except OSError as error:
@@ -126,7 +131,7 @@ def _is_digest(name: str) -> bool:
 
 
 def _matches_digest(path: Path) -> bool:
-    """Whether a file holds what its name says; nobody but dsnb names files so."""
+    """Whether a file's name is its digest, in which case dsnb wrote it and may delete it."""
     try:
         return path.is_file() and not path.is_symlink() and blobs.blob_digest(_mapped(path)) == path.name
     except OSError:

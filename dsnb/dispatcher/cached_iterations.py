@@ -1,13 +1,14 @@
-"""Passes of finite data that trainers share through the cache: which one a trainer joins, and when it is over.
+"""Iterations of finite data shared through the cross-trainer cache: which one a trainer joins, and when it is over.
 
-Theory of operation. A trainer that asked to lose nothing joins the newest pass that is still whole, that is, of which
-no worker has let an element go; one that skips joins the newest pass there is. Who comes back to a pass that it left
-goes on there. A trainer never goes back behind a pass that it has had to its end. Where there is no such pass the next
-one begins, beside the one before if that is still read.
+Theory of operation. A trainer that asked to lose nothing joins the newest iteration that is not closed: no element of
+it has been evicted or lost. A trainer that may skip joins the newest iteration. A trainer that returns to an iteration
+it left continues there. A trainer never joins an iteration older than one that it has read to its end. If no iteration
+fits, the next one begins, at the same time as the previous one if that still has clients.
 
-A worker cannot tell when such a pass is over: newcomers may join while it is whole. So it is over when each trainer
-that reads it has said that it has had everything. A trainer whose reader was lost is waited for, for as long as a pass
-without readers is kept: the same reader may come back, or a new one. Endless data are one such pass that never ends.
+A worker cannot tell when such an iteration is over, because trainers may join until it is closed. So it is over when
+each of its trainers has reported that it received everything. A trainer whose client was lost still counts, for as long
+as an iteration without clients is kept: the same client may return, or a new one may join. Endless data are one
+iteration that never ends.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def is_endless(core: Context, job: Job) -> bool:
 
 
 def choose_iteration(core: Context, job: Job, event: e.Join) -> int:
-    """The number of the pass that a trainer joins; of a new one if none fits."""
+    """The number of the iteration that a trainer joins; the next free number if none fits."""
     trainer = event.trainer_id
     had = max((number for number, it in job.iterations.items() if trainer in it.ended_trainers), default=-1)
     running = [it for number, it in sorted(job.iterations.items()) if number > had and not it.finished]
@@ -39,25 +40,25 @@ def choose_iteration(core: Context, job: Job, event: e.Join) -> int:
 
 
 def close_iteration(core: Context, task_id: str) -> None:
-    """A worker has let elements of a pass go: newcomers who want all of it get another."""
+    """Close a task's iteration, whose first elements are gone: trainers that want every element join another one."""
     task = core.state.tasks.get(task_id)
     if task is not None and not core.state.iteration(task.job, task.iteration).closed:
         core.record(r.IterationClosed(job=task.job, iteration=task.iteration))
 
 
 def trainer_ended(core: Context, client: Client, ended_tasks: tuple[EndedTask, ...]) -> bool:
-    """Take a trainer's word that it has had all of these tasks; whether its pass is over for it."""
+    """Handle a trainer's report that it received all of these tasks; returns whether the iteration is over for it."""
     iteration = core.state.iteration(client.job, client.iteration)
     known = {(task.task_id, task.incarnation) for task in ended_tasks}
     tasks = [core.state.tasks[task_id] for task_id in iteration.tasks]
     ended = all((task.task_id, task.incarnation) in known and task.unassignment is None for task in tasks)
-    # A worker that is leaving was refused the rest of the splits, and those are for workers to come.
+    # A draining worker was refused the rest of the splits; workers that join later get them.
     if not tasks or not ended or any(task.splits_refused for task in tasks):
         return iteration.finished
     core.transient.finished_clients.add(client.client_id)
     reading = set(iteration.clients) - core.transient.finished_clients
     if any(core.state.clients[other].trainer_id == client.trainer_id for other in reading):
-        return True  # another reader of this trainer has the rest, which is not lost if that one dies
+        return True  # another client of this trainer has the rest; if it dies, its elements are kept for a successor
     if client.trainer_id not in iteration.ended_trainers:
         core.record(r.TrainerEnded(job=client.job, iteration=client.iteration, trainer_id=client.trainer_id))
     finish_if_all_ended(core, client.job, iteration)
@@ -65,7 +66,7 @@ def trainer_ended(core: Context, client: Client, ended_tasks: tuple[EndedTask, .
 
 
 def finish_if_all_ended(core: Context, job: str, iteration: Iteration) -> None:
-    """Finish a pass that each trainer has had to its end that reads it, or that may come back for the rest."""
+    """Finish an iteration once each trainer that reads it, or that may return for the rest, has received all of it."""
     trainers = {core.state.clients[client].trainer_id for client in iteration.clients} | set(iteration.lost_trainers)
     if iteration.finished or not iteration.ended_trainers or not trainers <= set(iteration.ended_trainers):
         return
@@ -79,6 +80,6 @@ def finish_if_all_ended(core: Context, job: str, iteration: Iteration) -> None:
 
 
 def announce_end(core: Context, job: str, iteration: Iteration) -> None:
-    """Let people know that a pass of a job with a name is over."""
+    """Announce the end of an iteration, unless its job is anonymous."""
     if not core.state.jobs[job].anonymous:
         core.instruct(e.Announce(level="info", text=f"pass {iteration.number} of job {job!r} ended"))

@@ -1,4 +1,4 @@
-"""How a dispatcher is set up."""
+"""`DispatcherConfig`: the settings of a dispatcher."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ADDRESSES = 'pass a list of addresses: ["localhost:%port%", "otherhost:5050"]'
 
 
 _DEFAULT_GC_CHECK_INTERVAL_MS, _DEFAULT_GC_TIMEOUT_MS, _DEFAULT_WORKER_TIMEOUT_MS = 200, 600_000, 10_000
-"""Defaults, also for None, which the original takes for them."""
+"""Defaults; None means the default too, as in the tf.data service."""
 
 
 @checked(
@@ -55,33 +55,32 @@ class DispatcherConfig:
     """Settings of a `DispatchServer`; names as in the tf.data service, times in milliseconds.
 
     Args:
-        port: 0 for a free one; with a `work_dir`, the one that was had last, if it is free.
+        port: The port to listen on. 0 for a free port; with a `work_dir`, the last port is used again if it is free.
         host: The address to listen on; loopback only.
         protocol: "grpc".
         token: The secret that every caller must know; None for a random one. Make it long and random: an attacker
             who has recorded a call can try tokens on it.
-        name: The service's name, for people.
-        work_dir: A folder, made if it is not there, that belongs to this service alone: its token, and all that lets a
-            dispatcher that is started again in it carry on where the last one was. None for a service that ends with
-            its process.
-        fault_tolerant_mode: Whether each change of state is kept in `work_dir`; None where there is one.
-        worker_timeout_ms: A worker not heard of for this long is lost.
-        client_timeout_ms: A client not heard of for this long is gone.
-        reconnect_ms: How long one may take to come back whose connection broke.
-        consumer_timeout_ms: How long a consumer of a coordinated read waits for a round before it raises an error that
-            says for whom; reading can go on after it.
-        job_gc_check_interval_ms: How often time-outs are looked at.
+        name: The service's name, for display.
+        work_dir: A folder for this service only, created if it does not exist. It keeps the token and everything that
+            a restarted dispatcher needs to continue. None for a service that ends with its process.
+        fault_tolerant_mode: Whether each change of state is kept in `work_dir`. None: yes if there is a `work_dir`.
+        worker_timeout_ms: A worker whose last heartbeat is older than this is lost.
+        client_timeout_ms: A client whose last heartbeat is older than this is lost.
+        reconnect_ms: How long a worker or client may take to reconnect after its connection broke.
+        consumer_timeout_ms: How long a consumer of a coordinated read waits for a round before it raises an error
+            that names the missing consumers or worker; it can continue to read afterwards.
+        job_gc_check_interval_ms: The interval at which time-outs are checked.
         job_gc_timeout_ms: How long a job's record is kept after its last client left; -1 for ever.
-        task_gc_timeout_ms: How long the tasks of an unfinished pass are kept after its last client left.
-        gc_dynamic_sharding_jobs: Whether DYNAMIC passes that were left half read are collected as well. If not, they
-            and their jobs are kept until somebody reads them to their end, or `svc.forget(job_name)`: no element of
-            such a pass is given twice, however late its next reader comes.
+        task_gc_timeout_ms: How long the tasks of an unfinished epoch are kept after its last client left.
+        gc_dynamic_sharding_jobs: Whether unfinished DYNAMIC epochs are collected too. If False, they and their jobs
+            are kept until a client reads them to the end, or until `svc.forget(job_name)`; then no element of such an
+            epoch is given twice, however late its next client joins.
         worker_addresses: The workers by which the static modes (FILE, DATA, FILE_OR_DATA, HINT) number shards, in
-            order: "host", "host:port", or "host:%port%" for any port; others are not let in. None to number the
-            workers that are there when a pass begins.
+            order: "host", "host:port", or "host:%port%" for any port. Other workers are refused. None or empty: number
+            the workers that are present when an epoch begins.
 
     Raises:
-        InvalidArgumentError: for a value that can never be right.
+        InvalidArgumentError: a value is not valid.
 
     Example:
         >>> DispatcherConfig(port=5050).worker_timeout_ms
@@ -115,5 +114,5 @@ class DispatcherConfig:
 
     @property
     def client_report_interval_ms(self) -> int:
-        """How often clients report unless they are asked; hundreds that do nothing shall cost little."""
+        """The interval of clients' reports. At least 500 ms, so that hundreds of idle clients cost little."""
         return min(2_000, max(500, self.client_timeout_ms // 4))

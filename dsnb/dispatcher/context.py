@@ -1,4 +1,4 @@
-"""What the dispatcher's handlers work on: state, time, who is alive, and what was decided so far."""
+"""What the dispatcher's handlers work on: state, time, liveness, and the records and instructions decided so far."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from dsnb.wire.messages import TaskHolding
 
 @dataclass(slots=True)
 class ConsumerState:
-    """Where a consumer of a coordinated read is, as it last said.
+    """Where a consumer of a coordinated read is, from its last report.
 
-    `round` is the furthest that any client of this index was known to take next; the rest is of the one that is here.
+    `round` is the highest next round that any client with this index reported; the other fields describe the current
+    client.
     """
 
     client_id: str = ""
     ever_joined: bool = False
-    """Whether anybody has ever come."""
+    """Whether any client ever had this index."""
     round: int = 0
     begun: bool = False
     halt: int = 0
     changed_at: float = 0.0
-    """When it took a round, came or left."""
+    """When the client last took a round, joined or left."""
     received: dict[str, int] = field(default_factory=dict)
-    """All turns of each task before this one."""
+    """For each task, the consumer has received all of the task's rounds below this number."""
     oldest_rounds: dict[str, int] = field(default_factory=dict)
-    """The first turn of each task that its worker still has."""
+    """For each task, the oldest of its rounds that its worker still has."""
 
     def replace_client(self, client_id: str, now: float) -> None:
-        """Learn that another client has this place, or none."""
+        """Set the client that has this index; empty if there is none."""
         self.ever_joined = self.ever_joined or bool(self.client_id or client_id)
         self.client_id, self.begun, self.halt, self.changed_at = client_id, False, 0, now
         self.received, self.oldest_rounds = {}, {}
@@ -42,53 +43,53 @@ class ConsumerState:
 
 @dataclass(slots=True)
 class TransientState:
-    """What is not in the journal: times."""
+    """State that is not in the journal: deadlines, and the last reports of workers and clients."""
 
     worker_deadlines: dict[str, float] = field(default_factory=dict)
-    """Until when each worker must be heard of."""
+    """When each worker counts as lost unless it reports again."""
     client_deadlines: dict[str, float] = field(default_factory=dict)
-    """Until when each client must be heard of."""
+    """When each client counts as lost unless it reports again."""
     iterations_unread_since: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when an iteration has had no client."""
     clients_without_elements: dict[tuple[str, int], set[str]] = field(default_factory=dict)
-    """The clients that came to the end of each pass and had not one element of it."""
+    """For each iteration, the clients that reached its end without receiving any element."""
     jobs_unused_since: dict[str, float] = field(default_factory=dict)
     """Since when a job has had no client."""
     datasets_unused_since: dict[str, float] = field(default_factory=dict)
     """Since when a dataset that was read has had no job."""
     former_workers: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=100))
-    """Workers that are gone, each with its name, address and uid: asking them to leave once more is no error."""
+    """Name, address and uid of workers that are gone: draining or removing one of them again is not an error."""
     last_tick: float = 0.0
     consumer_states: dict[tuple[str, int], list[ConsumerState]] = field(default_factory=dict)
-    """Where the consumers of coordinated passes are."""
+    """Where the consumers of each coordinated iteration are."""
     progress: dict[str, Progress] = field(default_factory=dict)
-    """How far each task is, as its worker last said."""
+    """How far each task is, from its worker's last report."""
     holdings: dict[str, dict[str, TaskHolding]] = field(default_factory=dict)
-    """What clients told of tasks that are halted."""
+    """For each unassigned task, the holdings that clients have reported, by client id."""
     disconnected_clients: set[str] = field(default_factory=set)
-    """Clients whose connection broke; they may come back, or be dead."""
+    """Clients whose connection broke; they may reconnect, or be dead."""
     finished_clients: set[str] = field(default_factory=set)
-    """Clients that were told that their pass is over for them, and so hold nothing of it."""
+    """Clients whose iteration was confirmed to have ended for them; they hold no elements of it."""
     iterations_without_departures: set[tuple[str, int]] = field(default_factory=set)
-    """Passes that nobody left early: what a client says of their end needs no confirmation by the workers."""
+    """Iterations that no client left early: the workers need not confirm that a client has reached the end."""
     confirmed_releases: dict[str, int] = field(default_factory=dict)
     """The number of the last release that each worker confirmed."""
     sent_releases: dict[str, int] = field(default_factory=dict)
     """The number of the last release that was sent to each worker."""
 
     def forget_worker(self, uid: str) -> None:
-        """Let go of what is kept of a worker that is gone."""
+        """Drop what is kept about a worker that is gone."""
         for table in (self.worker_deadlines, self.confirmed_releases, self.sent_releases):
             table.pop(uid, None)
 
     def forget_client(self, client_id: str) -> None:
-        """Let go of what is kept of a client that is gone."""
+        """Drop what is kept about a client that is gone."""
         self.client_deadlines.pop(client_id, None)
         self.disconnected_clients.discard(client_id)
         self.finished_clients.discard(client_id)
 
     def postpone(self, seconds: float) -> None:
-        """Make all deadlines later."""
+        """Move all deadlines and idle times later, by the same number of seconds."""
         for table in (
             self.worker_deadlines,
             self.client_deadlines,
@@ -101,12 +102,12 @@ class TransientState:
 
 
 class Context:
-    """The ground of one decision after another.
+    """State and time for the handlers, and the records and instructions of the current decision.
 
     Args:
         config: Times and limits.
-        state: What a journal led to; None for a new service.
-        now: The present time in seconds, of the clock that all later times are of.
+        state: The state restored from the journal; None for a new service.
+        now: The current time in seconds; all later times must come from the same clock.
     """
 
     def __init__(self, config: DispatcherConfig, state: State | None = None, now: float = 0.0) -> None:
@@ -118,27 +119,27 @@ class Context:
         self.instructions: list[Instruction] = []
 
     def record(self, record: Record) -> None:
-        """Make a change, and have it kept."""
+        """Apply a record to the state, and have the shell write it to the journal."""
         self.state.apply(record)
         self.records.append(record)
 
     def instruct(self, *instructions: Instruction) -> None:
-        """Have something done when the records are kept."""
+        """Have the shell carry out instructions after it has committed the records."""
         self.instructions += instructions
 
     def next_number(self, kind: str) -> int:
-        """The next number of a kind of thing."""
+        """The number for the next object of a kind; the record that creates the object takes it."""
         return self.state.next_numbers[kind]
 
 
 def _transient_state(config: DispatcherConfig, state: State, now: float) -> TransientState:
-    """What a journal does not tell, as if everybody had just been heard of and everything just been left."""
+    """Transient state after a restart: as if all workers and clients had just reported, and idle times began now."""
     jobs = state.jobs.values()
     read = {job.dataset_id for job in jobs}
     return TransientState(
         worker_deadlines=dict.fromkeys(state.workers, now + config.worker_timeout_ms / 1000),
         client_deadlines=dict.fromkeys(state.clients, now + config.client_timeout_ms / 1000),
-        disconnected_clients=set(state.clients),  # one may have died while there was no dispatcher
+        disconnected_clients=set(state.clients),  # any client may have died while the dispatcher was down
         iterations_unread_since={
             (job.name, i.number): now for job in jobs for i in job.iterations.values() if not i.clients
         },

@@ -1,4 +1,4 @@
-"""The call by which people change a service that runs; what follows is decided in `controls`."""
+"""The control call, which pauses, resumes or cancels jobs and drains, removes or scales workers; see also `admin`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORKER_EVENTS: dict[str, Callable[..., e.Event]] = {"drain": e.DrainWorker, "re
 
 
 def run_action(dispatcher: Dispatcher, request: ControlRequest) -> str:
-    """Do what is asked for; how the job or the worker is from now on, in a word.
+    """Carry out a control request; returns the resulting state of the job, the worker or the service, as text.
 
     Raises:
         NotFoundError: there is no such job or worker.
@@ -42,7 +42,7 @@ def _worker_action(dispatcher: Dispatcher, request: ControlRequest) -> str:
         worker = find_worker(dispatcher.core, request.name)
     if (
         worker is not None and dispatcher.worker_pool is not None
-    ):  # before it goes, which else would look like its death
+    ):  # before the worker leaves: otherwise the pool would take its exit for a death
         dispatcher.worker_pool.release_worker(worker.uid, at_once=request.action == "remove")
     return str(dispatcher.handle(_WORKER_EVENTS[request.action](name=request.name, requested_by=request.requested_by)))
 

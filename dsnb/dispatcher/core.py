@@ -1,12 +1,12 @@
-"""The dispatcher's core: an event and a time go in, records and instructions come out. It decides and does nothing.
+"""The dispatcher's core: an event and a time go in, records and instructions come out. Pure: no threads, I/O or clock.
 
-Theory of operation. What is durable is in `State` and changes by records alone. Beside it stands what only matters
-while this process lives (`TransientState`): until when each worker and client must be heard of, since when an iteration or a
-job has had no reader. A tick that comes late (a cell held the interpreter for a minute) makes
-all deadlines later by as much, so nobody is declared dead for the dispatcher's own absence.
+Theory of operation. Durable state is in `State`; only records change it. `TransientState` holds what matters only while
+this process lives: the deadlines of workers and clients, and since when an iteration or a job has had no client. A tick
+that comes late (a cell held the GIL for a minute) extends all deadlines by its lateness, so that a stall of the
+dispatcher does not make it declare workers and clients dead.
 
-The handlers live in one file for each concern: `registering`, `jobs`, `controls`, `membership`, `leases`,
-`reassignment`, `rounds`. They work on a `Context`.
+The handlers are in one module for each concern: `registering`, `jobs`, `admin`, `membership`, `splits`, `reassignment`,
+`rounds`. They work on a `Context`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from dsnb.dispatcher.records import ServiceBegun
 
 
 class Core(Context):
-    """Decides for one service; see `Context` for its arguments."""
+    """Makes the decisions of one service; `Context` describes the arguments."""
 
     def handle(self, event: e.Event, now: float) -> e.Decision:
-        """Decide what an event leads to; errors are in the decision, not raised.
+        """Decide what an event leads to. Errors are returned in the decision, not raised.
 
-        Our own mistakes too: what was recorded before one is in the state already, and so must be kept.
+        This includes bugs of dsnb: records made before the exception have changed the state already, so the journal
+        must get them.
         """
         self.now = now
         self.records, self.instructions = [], []
@@ -41,7 +42,7 @@ class Core(Context):
         )  # fmt: skip
 
     def validate(self) -> None:
-        """Check what must hold between any two events."""
+        """Check the invariants that hold between any two events."""
         invariants.validate(self.state)
         passes = {(job.name, number) for job in self.state.jobs.values() for number in job.iterations}
         assert set(self.transient.consumer_states) <= passes, "where consumers are is kept of a pass that is gone"

@@ -1,4 +1,4 @@
-"""Datasets by their ids, and when they are let go."""
+"""Datasets: look one up by its id, and drop those that are no longer used."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dsnb.errors import NotFoundError
 
 
 def known_dataset(core: Context, dataset_id: str) -> DatasetRegistered:
-    """The dataset of that id.
+    """The dataset with that id.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no such dataset.
     """
     dataset = core.state.datasets.get(dataset_id)
     if dataset is None:
@@ -23,7 +23,7 @@ def known_dataset(core: Context, dataset_id: str) -> DatasetRegistered:
 
 
 def drop_unused(core: Context) -> None:
-    """Let datasets go that were read once, got their id from us, and have had no job for `job_gc_timeout_ms`."""
+    """Drop datasets that were read, whose id the service chose, and that had no job for `job_gc_timeout_ms`."""
     if core.config.job_gc_timeout_ms == -1:
         return
     used = {job.dataset_id for job in core.state.jobs.values()}

@@ -1,4 +1,4 @@
-"""What the dispatcher's core is told, and what it wants done: events in, instructions out."""
+"""Events that the dispatcher's core handles, instructions that it returns, and the replies to callers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dsnb.wire.schedule import ConsumerReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatcherStarts:
-    """A dispatcher starts; the name is for a service that has none from an earlier start."""
+    """The dispatcher starts; a new service takes `instance` as its name, a restored one keeps its own."""
 
     instance: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterDataset:
-    """A pipeline is registered; an empty id asks for one, an empty fingerprint makes it equal to no other."""
+    """Register a pipeline. With an empty id the service chooses one; with an empty fingerprint it equals no other."""
 
     dataset_id: str
     fingerprint: str
@@ -43,10 +43,17 @@ class RegisterDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client begins to read; an empty job name asks for an anonymous job.
+    """A client begins to read.
 
-    `entropy` is for the pass, if it begins with this client; with a `position` it does, and begins there. A client that
-    wants an `skip_finished` pass joins the next one that is not over.
+    Attributes:
+        job_name: The job to join; empty for an anonymous job.
+        complete_only: Whether a trainer wants every element, and so joins no closed iteration.
+        entropy: The entropy of the iteration, if this client creates it.
+        position: Create the iteration at this position; None to join the iteration or begin it at the beginning.
+        skip_finished: Join the first iteration from `iteration` on that is not finished.
+        previous_client_id: The id that the client had before it was counted as lost; empty for a new client.
+        previous_iteration: The iteration that it read under that id, and now joins again.
+        holdings: What it consumed and holds from that time.
     """
 
     dataset_id: str
@@ -70,7 +77,10 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksReadToEnd:
-    """A client has read these tasks to their end and asks what is left. It had `elements`; -1 where that is unknown."""
+    """A client has read these tasks to their end and asks whether its iteration is over.
+
+    `elements` is how many elements it received; -1 if that is unknown.
+    """
 
     client_id: str
     ended: tuple[EndedTask, ...]
@@ -79,7 +89,7 @@ class TasksReadToEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingsReported:
-    """A client tells what it has of tasks that are being reassigned."""
+    """A client reports its holdings of unassigned tasks."""
 
     client_id: str
     holdings: tuple[TaskHolding, ...]
@@ -92,7 +102,7 @@ class ClientHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerReported:
-    """A consumer of a coordinated read tells where it is."""
+    """A consumer of a coordinated read reports where it is."""
 
     client_id: str
     report: ConsumerReport
@@ -100,14 +110,14 @@ class ConsumerReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDisconnected:
-    """A client's control stream broke; it may come back."""
+    """A client's control stream broke; the client may reconnect."""
 
     client_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLeaves:
-    """A client is done, and tells what it consumed; or it `died`, as far as can be known."""
+    """A client leaves and reports its holdings; or it is taken to have `died`."""
 
     client_id: str
     died: bool = False
@@ -116,7 +126,7 @@ class ClientLeaves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedGrant:
-    """The last run of splits that a task got from a provider, as its worker knows it."""
+    """The last range of splits that a task got from a provider, as its worker reports it."""
 
     task_id: str
     provider: int
@@ -128,7 +138,7 @@ class ReportedGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerArrives:
-    """A worker opens its control stream, for the first time or again; `tasks` and `grants` are those it has."""
+    """A worker opens its control stream, for the first time or again; `tasks` and `grants` are those that it has."""
 
     uid: str
     name: str
@@ -144,14 +154,14 @@ class Progress:
     """How far a task is, as its worker reports it.
 
     Attributes:
-        incarnation: Which start of the task this is of.
-        splits_done: How many splits of each provider it is done with.
-        resume_position: Where another worker can take it over.
-        trainers: What was consumed of its sequence.
+        incarnation: The incarnation of the task that the report describes.
+        splits_done: For each provider, how many splits were consumed completely.
+        resume_position: Where another worker can take the task over.
+        trainers: What each trainer has consumed of the task's sequence.
         exhausted: Whether everything was produced and sent.
         sent: How many elements were sent to each client.
-        missing_elements: Elements that were there before the task was taken over, and that its pipeline did not make again.
-        repeated: Elements that reached two clients, one of which came back after it was given up.
+        missing_elements: How many elements that existed before a takeover the pipeline did not produce again.
+        repeated: How many elements reached two clients, because one was counted as lost and returned.
     """
 
     incarnation: int
@@ -166,10 +176,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReported:
-    """A worker reports: tasks whose pipelines ended, whom it serves, how far each task is.
+    """A worker reports.
 
-    `partial` are tasks of cached jobs of which elements are gone; `last_release` is the number of the last release of a
-    client that it obeyed.
+    Attributes:
+        uid: The worker.
+        ended: Tasks that have no more elements for any client.
+        progress: How far each task is.
+        clients: The clients that the worker serves.
+        partial: Tasks of cached jobs of which elements are gone.
+        last_release: The number of the last `ReleaseClient` that it carried out.
     """
 
     uid: str
@@ -182,21 +197,21 @@ class WorkerReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDisconnected:
-    """A worker's control stream broke; it may come back."""
+    """A worker's control stream broke; the worker may reconnect."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDrains:
-    """A worker is to get nothing new."""
+    """A worker is to get no new tasks or splits."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeaves:
-    """A worker says goodbye; or its owner saw it die and says how."""
+    """A worker leaves; or it died, and `exit_reason` says how."""
 
     uid: str
     exit_reason: str = ""
@@ -204,7 +219,7 @@ class WorkerLeaves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsRequested:
-    """A task asks for splits; `cursor` is how many of this provider and repetition it has had."""
+    """A task requests splits; `cursor` is how many splits of this provider and repetition it has had."""
 
     task_id: str
     incarnation: int
@@ -226,7 +241,10 @@ class ForgetDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseJob:
-    """Nothing more of a job is to be handed out; `requested_by` tells people who wanted it, here and in the next four."""
+    """Pause a job: its tasks produce and send nothing.
+
+    `requested_by` is the user who asked for it, for display; the next four events have it too.
+    """
 
     name: str
     requested_by: str
@@ -246,7 +264,7 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainWorker:
-    """A worker, by its name, address or uid, is to finish what it has and leave."""
+    """Have a worker, given by name, address or uid, finish what it has and leave."""
 
     name: str
     requested_by: str
@@ -254,7 +272,7 @@ class DrainWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveWorker:
-    """A worker, by its name, address or uid, is to leave at once."""
+    """Have a worker, given by name, address or uid, leave at once."""
 
     name: str
     requested_by: str
@@ -262,7 +280,7 @@ class RemoveWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed."""
+    """Check all deadlines; the shell sends this at a fixed interval."""
 
 
 Event = (
@@ -308,7 +326,7 @@ class DropTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateTask:
-    """Tell a worker how a task that it has is now: whether it is paused."""
+    """Send a worker the order of a task that it has again, because the job was paused or resumed."""
 
     worker: str
     task_id: str
@@ -316,14 +334,14 @@ class UpdateTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDrainOrder:
-    """Tell a worker to finish what it has and leave."""
+    """Order a worker to finish what it has and leave."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisconnectWorker:
-    """End a worker's control stream and tell it why: it is not wanted any more."""
+    """End a removed worker's control stream with an error that gives the reason."""
 
     worker: str
     reason: str
@@ -331,7 +349,7 @@ class DisconnectWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyCancelled:
-    """Tell a client that its job was cancelled, and by whom."""
+    """Notify a client that its job was cancelled, and by whom."""
 
     client_id: str
     cancelled_by: str
@@ -339,7 +357,7 @@ class NotifyCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseClient:
-    """Tell a worker that a client is gone; it reports the number when it has seen to it."""
+    """Have a worker take back a client's unconsumed elements; its reports then confirm `number`."""
 
     worker: str
     client_id: str
@@ -349,14 +367,14 @@ class ReleaseClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReport:
-    """Have a worker report at once."""
+    """Have a worker send a report at once."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyClients:
-    """Tell all clients of an iteration which tasks it has now and whether it is finished."""
+    """Send all clients of an iteration its current tasks, its schedules, and whether it is finished."""
 
     job: str
     iteration: int
@@ -364,7 +382,7 @@ class NotifyClients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyLoss:
-    """Tell all clients of an iteration that elements will not come."""
+    """Notify all clients of an iteration that elements will not arrive."""
 
     job: str
     iteration: int
@@ -373,7 +391,7 @@ class NotifyLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announce:
-    """Something for the list of events that people read."""
+    """Add a line to the events of the status."""
 
     level: str
     text: str
@@ -396,11 +414,14 @@ Instruction = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What came of an event. The shell keeps the records first, then carries out the instructions, then answers.
+    """The result of an event. The shell commits the records first, then carries out the instructions, then replies.
 
     Attributes:
-        error: What the caller is to be told in place of a reply: its own mistake, or one of dsnb's in the handling.
-        bug: What went wrong beside the event, and is nothing to its caller: a mistake of dsnb's.
+        reply: The value to return to the caller.
+        error: The error to raise instead of a reply: the caller's mistake, or a bug in the handler.
+        bug: A bug of dsnb that is not related to this event, so that its caller does not get it.
+        records: The changes of state, in order; they are applied already.
+        instructions: What the shell has to do, in order.
     """
 
     reply: Any = None
@@ -415,8 +436,9 @@ class Registered:
     """The answer to `RegisterDataset`.
 
     Attributes:
-        difference: In which operation the pipeline that has the id already differs from this one, which was not registered;
-            empty where the id stands for this pipeline.
+        dataset_id: The id under which the pipeline can be read.
+        difference: The first operation in which the pipeline that already has the id differs from the new one, which
+            was not registered. Empty if the id stands for the new pipeline.
     """
 
     dataset_id: str
@@ -425,7 +447,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The answer to `Join`."""
+    """The answer to `Join`: the iteration that the client reads."""
 
     client_id: str
     job: str
@@ -433,16 +455,16 @@ class Joined:
     finished: bool
     other_clients: int
     missing_shards: tuple[str, ...] = ()
-    """Shards that nobody produces, as people know them."""
+    """Descriptions of the shards that no worker ever had."""
     loss_count: int = 0
-    """How many losses the pass has had already; the client hears of those that come."""
+    """How many losses the iteration had before; the client is notified of later ones only."""
     paused_by: str = ""
-    """Who paused the job, if it is paused."""
+    """The user who paused the job; empty if it is not paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
-    """The answer to `SplitsRequested`: a run, or none because the repetition is over."""
+    """The answer to `SplitsRequested`: a range of splits; or `done`, because the repetition is over for the task."""
 
     first: int = 0
     end: int = 0

@@ -1,4 +1,4 @@
-"""What must hold of the dispatcher's state between any two events."""
+"""Invariants of the dispatcher's state that hold between any two events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dsnb.dispatcher.state import BEGUN, ENDED, Iteration, State
 
 
 def validate(state: State) -> None:
-    """Check a state."""
+    """Check all invariants of a state; raises AssertionError if one does not hold."""
     for task in state.tasks.values():
         iteration = state.iteration(task.job, task.iteration)
         assert task.task_id in iteration.tasks, "a task is not in its iteration"

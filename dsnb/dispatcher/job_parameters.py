@@ -1,4 +1,4 @@
-"""What a job is asked for under a name: whether a client that comes means the same job, and what differs if not."""
+"""Compares the parameters of a job with those of a client that joins it by name, and describes the differences."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def check(core: Context, job: Job, event: e.Join) -> str:
     """Compare a job's parameters with those of a client that wants to join it.
 
     Returns:
-        What is different about the pipeline, where the job is to be replaced: nobody reads it, and nothing else
-        differs. Empty where the client may join.
+        Empty if the client may join. If the job is to be replaced, how the pipelines differ: only the pipeline differs,
+        and the job has no clients.
 
     Raises:
-        InvalidArgumentError: naming all that differ.
+        InvalidArgumentError: parameters differ; the error names all of them.
     """
     differ = _parameter_differences(job, event)
     pipeline = _pipeline_difference(core, job, event)
@@ -62,7 +62,7 @@ def _pipeline_difference(core: Context, job: Job, event: e.Join) -> str:
 
 
 def difference(before: DatasetRegistered, after: DatasetRegistered | e.RegisterDataset) -> str:
-    """In what two pipelines differ, in words; empty if they are the same, compression included."""
+    """How two pipelines differ, as text; empty if they are the same, compression included."""
     if not before.fingerprint or not after.fingerprint:
         return first_difference(before.pipeline, after.pipeline, "cannot be compared")
     if before.fingerprint != after.fingerprint:
@@ -73,7 +73,7 @@ def difference(before: DatasetRegistered, after: DatasetRegistered | e.RegisterD
 
 
 def first_difference(before: str, after: str, otherwise: str = "differs") -> str:
-    """What is different about the descriptions of two pipelines; of some value inside, if these are equal."""
+    """The first difference between two pipeline descriptions, as text; if they are equal, some value inside differs."""
     for old, new in zip_longest(before.split(" | "), after.split(" | ")):
         if old != new:
             return f"the first operation that differs is {new or 'the end'}, before it was {old or 'the end'}"

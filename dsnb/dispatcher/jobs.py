@@ -1,4 +1,4 @@
-"""Jobs and their iterations: who reads what, with which tasks, and when a pass is over."""
+"""Jobs and their iterations: joining and leaving of clients, creation of tasks, and the end of an iteration."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dsnb.wire.job_names import qualified_job_name
 from dsnb.wire.messages import TaskHolding
 
 MAX_FINISHED_ITERATIONS = 16
-"""Finished passes of a job that are kept in full; of the older ones it is known that they are over."""
+"""How many finished iterations of a job are kept in full; of older ones only the number is kept."""
 
 
 def join(core: Context, event: e.Join) -> e.Joined:
-    """Let a client read one pass of a job; job, pass and tasks are made where there are none.
+    """Add a client to one iteration of a job; create the job, the iteration and its tasks if they do not exist.
 
     Raises:
-        NotFoundError: the dataset is not registered.
+        NotFoundError: the dataset is not registered, or a client rejoins an iteration that was dropped.
         UnimplementedError: the mode is DYNAMIC and the pipeline's sources cannot be split.
-        FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one; or it has an end and
-            is to be read in rounds.
-        InvalidArgumentError: there is no such mode, the job exists with other parameters, the pass could not be
-            divided, or a position is of another pipeline.
+        FailedPreconditionError: the pipeline is marked for HINT and the mode is another one; or finite data are to be
+            read in rounds; or the iteration cannot begin at the position.
+        InvalidArgumentError: the mode is unknown, the job exists with other parameters, the iteration cannot be
+            divided into shards, or the position is of another pipeline.
     """
     dataset = known_dataset(core, event.dataset_id)
     if event.mode not in MODES:
@@ -49,6 +49,7 @@ def join(core: Context, event: e.Join) -> e.Joined:
     iteration = job.iterations.get(number)
     if iteration is None:
         iteration = _create_iteration(core, job, number, event)
+    # A new client with a consumer index that is in use replaces the old one.
     if iteration.rounds is not None and (before := iteration.rounds.client_ids[event.consumer_index]):
         remove_client(core, core.state.clients[before])
     readers, losses = len(iteration.clients), len(iteration.losses)
@@ -80,10 +81,10 @@ def join(core: Context, event: e.Join) -> e.Joined:
 
 
 def _check_rejoin(core: Context, event: e.Join) -> None:
-    """Refuse a client that was taken for gone, and comes back to a pass that is no longer there.
+    """Refuse a client that was counted as lost and rejoins an iteration that no longer exists.
 
     Raises:
-        NotFoundError: the pass, or its job, was dropped.
+        NotFoundError: the iteration or its job was dropped.
     """
     job = core.state.jobs.get(event.job_name)
     iteration = job.iterations.get(event.previous_iteration) if job is not None else None
@@ -92,14 +93,14 @@ def _check_rejoin(core: Context, event: e.Join) -> None:
         or not event.previous_client_id.isdecimal()
         or int(event.previous_client_id) < iteration.first_client
     ):
-        raise unknown_client_error(event.previous_client_id)  # another pass may have that number now
+        raise unknown_client_error(event.previous_client_id)  # a new iteration may have the same number
     before = core.state.clients.get(event.previous_client_id)
     if before is not None and not before.cancelled_by:
         remove_client(core, before, event.holdings)
 
 
 def _choose_iteration(core: Context, job: Job, event: e.Join) -> int:
-    """The number of the pass that a client is to read. Rounds go on for ever, so all consumers meet in one pass."""
+    """The number of the iteration that a client reads. Coordinated reads are endless: all consumers use iteration 0."""
     if job.cached:
         return cached_iterations.choose_iteration(core, job, event)
     if job.num_consumers:
@@ -111,15 +112,16 @@ def _choose_iteration(core: Context, job: Job, event: e.Join) -> int:
 
 
 def is_finished(job: Job, number: int) -> bool:
-    """Whether a pass of a job is finished, whatever is kept of it."""
+    """Whether an iteration of a job is finished, archived or not."""
     iteration = job.iterations.get(number)
     return iteration.finished if iteration is not None else number in job.archived_iterations
 
 
 def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
-    """Take a client off its pass. What its workers sent it and it did not consume goes to the others.
+    """Remove a client from its iteration. Elements that it was sent and did not consume go to the other clients.
 
-    What it `reported` that it consumed is kept, now or before: its workers may die before they report it.
+    What the client consumed, by the holdings `reported` now and before, is recorded: its workers may die before they
+    report it.
     """
     iteration = core.state.iteration(client.job, client.iteration)
     before = [table.pop(client.client_id, None) for table in core.transient.holdings.values()]
@@ -136,18 +138,18 @@ def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ..
 
 
 def release_client(core: Context, worker: str, client_id: str, *, died: bool = False) -> None:
-    """Have a worker take back what a client did not consume."""
+    """Have a worker take back the elements that a client did not consume."""
     if worker in core.state.workers:
         number = core.transient.sent_releases[worker] = core.transient.sent_releases.get(worker, 0) + 1
         core.instruct(e.ReleaseClient(worker=worker, client_id=client_id, number=number, died=died))
 
 
 def confirm_end(core: Context, event: e.TasksReadToEnd) -> bool:
-    """Whether a pass is over for a client that has read these tasks to their end.
+    """Whether an iteration is over for a client that has read these tasks to their end.
 
-    It may be over for one while others still consume: nobody waits for another's consumption. But what a client leaves
-    unconsumed goes to the others. So if one left early, or may have died, the workers have to confirm that nothing is
-    left for this one.
+    It may be over for one client while others still consume: no client waits for another's consumption. But elements
+    that a client does not consume go to the others. So if a client left early, the workers must confirm that nothing is
+    left for this one, and while another client is disconnected the answer is False.
     """
     client = core.state.clients.get(event.client_id)
     if client is None or client.cancelled_by:
@@ -161,7 +163,7 @@ def confirm_end(core: Context, event: e.TasksReadToEnd) -> bool:
     ended = {(task.task_id, task.incarnation): task.received for task in event.ended}
     left = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
     if not iteration.tasks:
-        return False  # its workers left, and the rest is for those to come
+        return False  # the workers left; workers that join later produce the rest
     if any(
         (task.task_id, task.incarnation) not in ended or task.unassignment is not None or task.splits_refused
         for task in left
@@ -169,7 +171,7 @@ def confirm_end(core: Context, event: e.TasksReadToEnd) -> bool:
         return False
     others = [other for other in iteration.clients if other != client.client_id]
     if any(other in core.transient.disconnected_clients for other in others):
-        return False  # it may be dead, and then its elements are this client's
+        return False  # it may be dead, and then this client gets its elements
     if (client.job, client.iteration) not in core.transient.iterations_without_departures:
         unsure = [t for t in left if not _worker_confirms_end(core, t, client, ended[t.task_id, t.incarnation])]
         core.instruct(*(e.RequestReport(worker=worker) for worker in {task.worker for task in unsure}))
@@ -190,7 +192,7 @@ def _mark_finished_for(core: Context, client: Client, event: e.TasksReadToEnd) -
 
 
 def had_single_client(core: Context, client: Client) -> bool:
-    """Whether no other client had elements of a pass that is over, and none of them was lost."""
+    """Whether no other client received elements of a client's finished iteration, and no elements were lost."""
     iteration = core.state.iteration(client.job, client.iteration)
     had_nothing = core.transient.clients_without_elements.get((client.job, client.iteration), set()) - {
         client.client_id
@@ -199,7 +201,10 @@ def had_single_client(core: Context, client: Client) -> bool:
 
 
 def _worker_confirms_end(core: Context, task: Task, client: Client, received: int) -> bool:
-    """Whether a worker confirms that it has nothing left, and nothing on its way to a client."""
+    """Whether a worker's last report shows that a task has nothing left, and nothing in transfer to a client.
+
+    The worker must also have confirmed all releases: a released client's elements go back to the task.
+    """
     released = core.transient.confirmed_releases.get(task.worker, 0) >= core.transient.sent_releases.get(task.worker, 0)
     progress = core.transient.progress.get(task.task_id)
     if not released or progress is None or progress.incarnation != task.incarnation:
@@ -208,11 +213,11 @@ def _worker_confirms_end(core: Context, task: Task, client: Client, received: in
 
 
 def forget(core: Context, event: e.ForgetJob) -> None:
-    """Drop a job that nobody reads.
+    """Drop a job that has no clients.
 
     Raises:
         NotFoundError: there is no such job.
-        FailedPreconditionError: it has readers.
+        FailedPreconditionError: the job has clients.
     """
     job = known_job(core, event.name)
     if job.clients:
@@ -225,10 +230,10 @@ def forget(core: Context, event: e.ForgetJob) -> None:
 
 
 def known_job(core: Context, name: str) -> Job:
-    """The job of that name; where there is none, the only job that has it within its dataset id.
+    """The job of that name; if there is none, the only job with that name within its dataset id.
 
     Raises:
-        NotFoundError: there is none, or several.
+        NotFoundError: there is no such job, or several datasets have a job of that name.
     """
     job = core.state.jobs.get(name)
     if job is None:
@@ -245,13 +250,14 @@ def known_job(core: Context, name: str) -> Job:
 
 
 def end_task(core: Context, task_id: str) -> None:
-    """A task has nothing more for anybody; with the last one its pass is finished."""
+    """End a task that has no more elements for any client; the iteration is finished with its last task."""
     task = core.state.tasks.get(task_id)
     if task is None or task.ended:
         return
     cached = core.state.jobs[task.job].cached
     if task.splits_refused and not (cached and _awaits_trainer(core, task)):
-        if cached and core.state.iteration(task.job, task.iteration).lost_trainers:  # who was lost may come back for it
+        # A lost trainer may return for elements that only this task can produce: another worker takes it over.
+        if cached and core.state.iteration(task.job, task.iteration).lost_trainers:
             reassignment.hand_over(core, task)
             return
         if cached:
@@ -259,13 +265,13 @@ def end_task(core: Context, task_id: str) -> None:
         drop_task_early(core, task)
         return
     if cached:
-        return  # others may still come for it; see `sharing`
+        return  # other trainers may still join; `cached_iterations` decides when the iteration is over
     core.record(r.TaskEnded(task_id=task_id))
     finish_if_tasks_ended(core, task.job, core.state.iteration(task.job, task.iteration))
 
 
 def _awaits_trainer(core: Context, task: Task) -> bool:
-    """Whether a trainer reads the pass of a task and has yet to come to its worker."""
+    """Whether a trainer of a task's iteration has yet to connect to the task's worker."""
     progress = core.transient.progress.get(task.task_id)
     came = {trainer.trainer_id for trainer in progress.trainers} if progress is not None else set()
     clients = core.state.iteration(task.job, task.iteration).clients
@@ -273,16 +279,16 @@ def _awaits_trainer(core: Context, task: Task) -> bool:
 
 
 def drop_task_early(core: Context, task: Task) -> None:
-    """Drop a task that gets no more splits: what is left is for the others, or for workers to come."""
+    """Drop a task that gets no more splits: other tasks, or those of workers that join later, get the rest."""
     drop_task(core, task.task_id)
     core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
     finish_if_tasks_ended(core, task.job, core.state.iteration(task.job, task.iteration))
 
 
 def finish_if_tasks_ended(core: Context, job: str, iteration: Iteration) -> None:
-    """Finish a pass whose tasks have all ended.
+    """Finish an iteration whose tasks have all ended.
 
-    Where the last of its shards was given up it has no tasks any more, and is over as well.
+    An iteration without tasks is finished too if its last shard was given up.
     """
     if iteration.finished or not (iteration.tasks or ENDED in iteration.shards):
         return
@@ -299,14 +305,14 @@ def finish_if_tasks_ended(core: Context, job: str, iteration: Iteration) -> None
 
 
 def add_task(core: Context, job: str, iteration: int, worker: str, shard: int = -1) -> None:
-    """Give a worker its part of a pass."""
+    """Create a task of an iteration for a worker."""
     task_id = str(core.next_number("task"))
     core.record(r.TaskCreated(task_id=task_id, job=job, iteration=iteration, worker=worker, shard=shard))
     core.instruct(e.StartTask(worker=worker, task_id=task_id))
 
 
 def fill_shards(core: Context, job: str, iteration: Iteration) -> None:
-    """Give the shards of a pass that nobody produces to workers that produce none."""
+    """Assign the shards of an iteration that have no task to workers without a shard."""
     for worker in list(core.state.workers.values()):
         shard = shards.vacant_shard(core, iteration, worker)
         if shard is not None:
@@ -315,7 +321,7 @@ def fill_shards(core: Context, job: str, iteration: Iteration) -> None:
 
 
 def drop_task(core: Context, task_id: str) -> None:
-    """Take a task out of its pass and off its worker."""
+    """Remove a task from its iteration and from its worker."""
     task = core.state.tasks[task_id]
     core.record(r.TaskDropped(task_id=task_id))
     core.transient.progress.pop(task_id, None)
@@ -325,7 +331,7 @@ def drop_task(core: Context, task_id: str) -> None:
 
 
 def free_iteration(core: Context, job: Job, iteration: Iteration) -> None:
-    """Let go of all that is held for a pass, here and at its workers."""
+    """Drop all tasks of an iteration, on the workers too, and what is known of its clients."""
     core.transient.iterations_unread_since.pop((job.name, iteration.number), None)
     core.transient.consumer_states.pop((job.name, iteration.number), None)
     core.transient.iterations_without_departures.discard((job.name, iteration.number))
@@ -335,7 +341,7 @@ def free_iteration(core: Context, job: Job, iteration: Iteration) -> None:
 
 
 def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
-    """Free a pass that nobody reads. A finished one is remembered as such: reading it again finds it empty."""
+    """Free an iteration that has no clients. A finished one stays known: a client that reads it finds it empty."""
     free_iteration(core, job, iteration)
     if iteration.finished:
         archive_iterations(core, job, MAX_FINISHED_ITERATIONS)
@@ -344,7 +350,7 @@ def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
 
 
 def archive_iterations(core: Context, job: Job, kept: int) -> None:
-    """Keep the newest few finished passes that nobody reads; of the others, only that they are over."""
+    """Keep the newest finished iterations without clients, at most `kept`; archive the others."""
     done = [number for number, it in sorted(job.iterations.items()) if it.finished and not it.clients and not it.tasks]
     for number in done[: max(0, len(done) - kept)]:
         core.transient.iterations_unread_since.pop((job.name, number), None)
@@ -352,7 +358,7 @@ def archive_iterations(core: Context, job: Job, kept: int) -> None:
 
 
 def drop_job(core: Context, job: Job) -> None:
-    """Forget a job with all its passes."""
+    """Forget a job with all its iterations."""
     if not job.anonymous:
         core.instruct(e.Announce(level="info", text=f"job {job.name!r} was forgotten"))
     for iteration in job.iterations.values():
@@ -364,7 +370,7 @@ def drop_job(core: Context, job: Job) -> None:
 
 
 def unknown_client_error(client_id: str) -> NotFoundError:
-    """The error of a client that the dispatcher does not know (any more)."""
+    """The error for a client that the dispatcher does not know, or no longer knows."""
     return NotFoundError(
         f"Unknown iteration client id {client_id}",
         did="its place was given up: it was not heard of for longer than client_timeout_ms",
@@ -393,7 +399,7 @@ def _get_or_create_job(core: Context, event: e.Join) -> Job:
             num_consumers=event.num_consumers,
         )
     )
-    if event.job_name:  # of the others each pass is one
+    if event.job_name:  # an anonymous job is created for each iteration of a plain loop: not worth an event
         core.instruct(e.Announce(level="info", text=f"job {name!r} was made ({event.mode})"))
     return core.state.jobs[name]
 
@@ -406,7 +412,7 @@ def _new_name(core: Context) -> str:
 
 
 def _drop_existing_iteration(core: Context, job: Job, number: int) -> None:
-    """Forget a pass that nobody reads, also a finished one: it is to begin at a position."""
+    """Forget an iteration that has no clients, finished or not, so that it can begin at a position."""
     iteration = job.iterations.get(number)
     if iteration is not None:
         free_iteration(core, job, iteration)

@@ -1,13 +1,13 @@
-"""Where records are kept: in SQLite, as a snapshot of the state and the records since.
+"""The journal: a SQLite database with a snapshot of the state and all records since.
 
-A decision's records are one transaction, committed before anybody is answered. With write-ahead logging and
-`synchronous=NORMAL` what is committed survives the death of the process; a loss of power may take the last moments
-with it, never the middle. When the records since the snapshot weigh more than the state, they are replaced by a new
-snapshot, so neither the file nor the time to read it grows with history. A service without a work folder keeps the same
-in memory.
+The records of a decision are one transaction, committed before the caller gets its reply. With write-ahead logging and
+`synchronous=NORMAL`, committed records survive the death of the process; a power failure may lose the last records,
+never earlier ones. When the records since the snapshot are more than twice the size of the state, a new snapshot
+replaces them, so neither the file nor the time to read it grows with history. A service without a work folder uses an
+in-memory database.
 
-The connection locks the file as long as it is open, and the kernel takes the lock back when the process dies: two
-dispatchers can never write one journal. Each row carries a checksum, because SQLite has none for what lies in its file.
+The connection locks the file while it is open, and the kernel frees the lock when the process dies, so two dispatchers
+can never write one journal. Each row has a checksum, because SQLite has none for the data in its file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dsnb.dispatcher.state import State
 from dsnb.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, UnavailableError
 
 FORMAT = 2
-"""Goes up when an older dsnb could not read what this one writes."""
+"""The format version; increased when an older dsnb could not read what this one writes."""
 
 _APPLICATION = 0x64736E62  # "dsnb", in the file's header
 _MIN_TAIL_BYTES = 64 << 10
@@ -48,21 +48,22 @@ class Journal:
     """The records of one service. Not thread-safe: used under the dispatcher's lock.
 
     Args:
-        path: The file, made if it is not there; None for the memory.
+        path: The file, created if it does not exist; None for an in-memory database.
 
     Raises:
         AlreadyExistsError: another dispatcher uses the file.
-        DataLossError: it is damaged.
-        FailedPreconditionError: a newer or an older dsnb wrote it, or it is no journal.
+        DataLossError: the file is damaged.
+        FailedPreconditionError: a newer or an older dsnb wrote the file, or it is not a journal.
 
     Attributes:
-        last_number: Of the last record that is kept; 0 where there is none.
+        last_number: The number of the last committed record; 0 if there is none.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         if path is not None:
-            # SQLite's other files take over its mode. Only a new one: to close a file gives up all locks on it.
+            # SQLite gives its WAL files the mode of this file. O_EXCL, because closing a descriptor of an existing file
+            # would drop all POSIX locks that this process holds on it, those of an open journal too.
             with suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         self._connection = sqlite3.connect(
@@ -82,8 +83,8 @@ class Journal:
     def _prepare(self) -> None:
         run = self._connection.execute
         run("PRAGMA locking_mode = EXCLUSIVE")
-        if not run("PRAGMA page_count").fetchone()[0]:  # elsewhere it would be a change of the file
-            run("PRAGMA auto_vacuum = FULL")  # the file shrinks with what is in it
+        if not run("PRAGMA page_count").fetchone()[0]:  # only in a new file: a foreign file must not be changed
+            run("PRAGMA auto_vacuum = FULL")  # the file shrinks when records are deleted
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = NORMAL")
         with self._connection:
@@ -109,10 +110,10 @@ class Journal:
     # ---- writing
 
     def append(self, records: Iterable[Record]) -> None:
-        """Keep records, all or none of them; they are committed when this returns.
+        """Commit records, all or none of them.
 
         Raises:
-            UnavailableError: the disk does not take them.
+            UnavailableError: the database cannot be written.
         """
         rows, number = [], self.last_number
         for record in records:
@@ -127,14 +128,14 @@ class Journal:
 
     @property
     def needs_compaction(self) -> bool:
-        """Whether the records since the last snapshot weigh so much that a new one pays."""
+        """Whether the records since the last snapshot are large enough to replace them by a new snapshot."""
         return self._tail_bytes > max(_MIN_TAIL_BYTES, _MAX_TAIL_TO_STATE * self._state_bytes)
 
     def compact(self, state: State) -> None:
-        """Replace all records by the state that they have led to.
+        """Replace all records by a snapshot of the state.
 
         Raises:
-            UnavailableError: the disk does not take it; the records are kept.
+            UnavailableError: the database cannot be written; the records are kept.
         """
         text = state.export()
         row = (1, self.last_number, text, _digest(self.last_number, "State", text))
@@ -158,10 +159,10 @@ class Journal:
     # ---- reading
 
     def load(self) -> State:
-        """The state that everything kept leads to.
+        """The state from the snapshot and all records since.
 
         Raises:
-            DataLossError: something kept is damaged; the file is let go.
+            DataLossError: the snapshot or a record is damaged; the journal is closed.
         """
         try:
             return self._load()
@@ -202,13 +203,14 @@ class Journal:
         )
 
     def close(self) -> None:
-        """Let the file and its lock go; the second call does nothing."""
+        """Close the file and free its lock; the second call does nothing."""
         _open_journals.discard(self)
         self._finalizer()
 
     def detach_in_child(self) -> None:
-        """In a forked child: never touch the connection again; even closing it would spoil the parent's file."""
+        """In a forked child: never use or close the connection, because that would damage the parent's file."""
         self._finalizer.detach()
+        # One reference too many: otherwise the garbage collector would close the connection.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
 

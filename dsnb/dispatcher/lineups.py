@@ -1,4 +1,4 @@
-"""The tables of a coordinated read: who its consumers are, and which tasks give which rounds."""
+"""The tables of a coordinated read: the client of each consumer, and the schedules of rounds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dsnb.wire.schedule import RoundSchedule
 
 @dataclass(slots=True)
 class Rounds:
-    """One coordinated pass; `rounds` has its theory."""
+    """The state of one coordinated iteration; the module `rounds` has the theory of operation."""
 
     client_ids: list[str]
-    """The client that each consumer is; empty where there is none."""
+    """The client id of each consumer; empty if the consumer has no client."""
     schedules: list[RoundSchedule] = field(default_factory=list)
     scheduled_client_ids: list[str] = field(default_factory=list)
-    """The clients that were there when the last lineup was made: they know where they are."""
+    """The client ids when the last schedule was made; a client that is not among them needs a new schedule."""
     halt_count: int = 0
-    """How often consumers were halted so far."""
+    """How many times the consumers have been halted."""
     halted: bool = False
     dropped: int = 0
-    """Rounds that were begun and that not all consumers could get."""
+    """How many rounds were begun and could not reach all consumers."""
 
     def apply(self, record: r.RoundsHalted | r.RoundsResumed | r.ScheduleChanged) -> None:
-        """Make a change."""
+        """Apply one record to the halts and schedules."""
         self.halted = isinstance(record, r.RoundsHalted)
         self.halt_count += self.halted
         if isinstance(record, r.ScheduleChanged):
@@ -36,11 +36,11 @@ class Rounds:
             self.dropped += record.dropped
 
     def remove_client(self, client_id: str) -> None:
-        """Have a client be no consumer any more."""
+        """Remove a client from the consumers."""
         self.client_ids = [known if known != client_id else "" for known in self.client_ids]
 
     def _add_schedule(self, schedule: RoundSchedule, needed_from: int) -> None:
-        """Add a lineup, and forget those whose rounds all consumers have had."""
+        """Add a schedule, and drop those whose rounds all consumers have taken."""
         kept = [known for known in self.schedules if known.first_round < schedule.first_round]
         while len(kept) > 1 and kept[1].first_round <= needed_from:
             del kept[0]
@@ -50,7 +50,7 @@ class Rounds:
         self.scheduled_client_ids = list(self.client_ids)
 
     def validate(self) -> None:
-        """Check what must hold between any two events."""
+        """Check the invariants that hold between any two events."""
         firsts = [lineup.first_round for lineup in self.schedules]
         assert firsts == sorted(set(firsts)), "lineups are not in the order of their rounds"
         for schedule in self.schedules:

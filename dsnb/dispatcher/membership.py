@@ -1,4 +1,4 @@
-"""Workers and clients: who is here, who is lost, and what follows from it."""
+"""Workers and clients: how they join, report, disconnect and leave, their deadlines, and garbage collection."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from dsnb.dispatcher.state import Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
 
 JOBS_KEPT = 100
-"""Jobs without a client that are kept in full."""
+"""How many jobs without a client are kept in full."""
 
 # ---- workers
 
 
 def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
-    """Let a worker in, or in again, and give it its tasks; returns its name."""
+    """Add a worker, or handle its reconnection, and send its tasks; returns the worker's name.
+
+    Raises:
+        FailedPreconditionError: `worker_addresses` has no free entry for the worker.
+    """
     known = core.state.workers.get(event.uid)
     if known is None:
         before = next((w for w in core.state.workers.values() if w.address == event.address), None)
-        served = _fully_read_iterations(core, before)
+        served = _fully_read_iterations(core, before)  # before `_add_worker` drops the old process's ended tasks
         known = _add_worker(core, event, before)
         for job, iteration in list(core.state.unfinished_iterations()):
             if iteration.shards:
@@ -32,12 +36,13 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
                 core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
     else:
         _update_static_index(core, known)
-        core.transient.sent_releases.pop(event.uid, None)  # one that was on its way may be lost, and is sent again
+        # Releases that were in transfer may be lost: forget their numbers. `worker_reported` sends them again.
+        core.transient.sent_releases.pop(event.uid, None)
         core.transient.confirmed_releases.pop(event.uid, None)
         for task in core.state.tasks_of(event.uid):
             if task.task_id not in event.tasks:
                 core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
-            else:  # it may have been paused or resumed meanwhile
+            else:  # the job may have been paused or resumed while the worker was disconnected
                 core.instruct(e.UpdateTask(worker=event.uid, task_id=task.task_id))
         for grant in event.grants:
             if (mine := core.state.tasks.get(grant.task_id)) is not None and mine.worker == event.uid:
@@ -54,10 +59,10 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
 
 
 def assign_static_indices(core: Context) -> None:
-    """Give the workers that the journal knows their places in the list that this dispatcher was started with.
+    """Assign static indices to the workers restored from the journal, by the current `worker_addresses`.
 
-    It may be another list than the last one's, or the first. A worker keeps its place where the new list has it for its
-    address; one that the list does not have has no place, and is refused when it comes back.
+    The list may differ from that of the previous start. A worker keeps its index if that entry of the new list matches
+    its address. A worker without a matching entry gets index -1, and is refused when it reconnects.
     """
     entries, workers = core.config.worker_addresses or (), core.state.workers.values()
     taken: dict[int, str] = {}
@@ -78,10 +83,10 @@ def assign_static_indices(core: Context) -> None:
 
 
 def _update_static_index(core: Context, worker: Worker) -> None:
-    """Find a place for a worker that comes back without one.
+    """Assign a static index to a worker that reconnects without one.
 
     Raises:
-        FailedPreconditionError: the list has none.
+        FailedPreconditionError: the list has no free entry for it.
     """
     index = _find_static_index(core, worker.address)
     if index != worker.static_index and core.config.worker_addresses:
@@ -92,7 +97,11 @@ def _update_static_index(core: Context, worker: Worker) -> None:
 
 
 def worker_reported(core: Context, event: e.WorkerReported) -> None:
-    """Take a worker's report in."""
+    """Handle a worker's report.
+
+    Raises:
+        NotFoundError: the worker was counted as lost.
+    """
     if event.uid not in core.state.workers:
         raise NotFoundError(f"the worker {event.uid} is unknown", did="it was counted as lost", hint="register again")
     _set_worker_deadline(core, event.uid, core.config.worker_timeout_ms)
@@ -101,14 +110,15 @@ def worker_reported(core: Context, event: e.WorkerReported) -> None:
         task = core.state.tasks.get(task_id)
         if task is not None and task.worker == event.uid and task.incarnation == progress.incarnation:
             _update_progress(core, task, progress)
-    # A client that left while the worker could not be told: what it held is for others.
+    # The worker still serves clients that left while it was disconnected: release them, so that others get their
+    # elements.
     for client_id in event.clients - core.state.clients.keys():
         jobs.release_client(core, event.uid, client_id, died=True)
     for task_id in event.partial:
         cached_iterations.close_iteration(core, task_id)
     for task_id in event.ended:
         task = core.state.tasks.get(task_id)
-        if task is not None and task.worker == event.uid:  # else it was handed over since
+        if task is not None and task.worker == event.uid:  # otherwise the task has been reassigned
             jobs.end_task(core, task_id)
 
 
@@ -117,6 +127,7 @@ def _update_progress(core: Context, task: Task, progress: e.Progress) -> None:
     core.transient.progress[task.task_id] = progress
     index = progress.resume_position.index if progress.resume_position is not None else 0
     behind = {trainer.trainer_id for trainer in progress.trainers if trainer.offset >= index > 0}
+    # A trainer that passes the resume position is news even where the position itself has not changed.
     news = behind - {trainer.trainer_id for trainer in task.consumed_positions if trainer.offset >= index}
     if news or (task.splits_done, task.resume_position) != (progress.splits_done, progress.resume_position):
         core.record(
@@ -133,30 +144,31 @@ def _update_progress(core: Context, task: Task, progress: e.Progress) -> None:
     if progress.missing_elements and not (before and before.missing_elements):
         name = core.state.worker_name(task)
         text = (
-            f"worker {name} took a part of job {task.job!r} over, and its pipeline made {progress.missing_elements:,} elements "
-            "fewer than before: it does not repeat itself, so elements may have come twice or not at all"
+            f"worker {name} took a part of job {task.job!r} over, and its pipeline made "
+            f"{progress.missing_elements:,} elements fewer than before: it does not repeat itself, so elements may "
+            "have come twice or not at all"
         )
         core.instruct(e.Announce(level="warning", text=text))
 
 
 def worker_disconnected(core: Context, event: e.WorkerDisconnected) -> None:
-    """A worker's connection broke: it has a moment to come back."""
+    """Give a worker whose connection broke `reconnect_ms` to return."""
     if event.uid in core.state.workers:
         _set_worker_deadline(core, event.uid, core.config.reconnect_ms)
 
 
 def worker_drains(core: Context, event: e.WorkerDrains) -> None:
-    """A worker gets no more tasks and splits; what it has it finishes."""
+    """Give a worker no more tasks and splits; it finishes those that it has."""
     worker = core.state.workers.get(event.uid)
     if worker is not None and not worker.draining:
         core.record(r.WorkerDraining(uid=event.uid))
         for task in core.state.tasks_of(event.uid):
             if _never_began(core, task):
-                jobs.drop_task_early(core, task)  # its readers need not wait for an end
+                jobs.drop_task_early(core, task)  # clients need not wait for the end of an empty task
 
 
 def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
-    """A worker says goodbye, or died; there is no need to wait for a silent one then."""
+    """Remove a worker that has stopped or, with an exit reason, died; its deadline need not pass first."""
     worker = core.state.workers.get(event.uid)
     if worker is not None and event.exit_reason:
         remove_worker(core, worker, f"died: {event.exit_reason}", died=True)
@@ -174,13 +186,13 @@ def _dynamic(core: Context, task: Task) -> bool:
 
 
 def _fully_read_iterations(core: Context, worker: Worker | None) -> set[tuple[str, int]]:
-    """Where a worker's readers have had all of a pass: one that takes its place must not produce it again."""
+    """The iterations whose elements of this worker were all consumed: its successor must not produce them again."""
     tasks = core.state.tasks_of(worker.uid) if worker else []
     return {(task.job, task.iteration) for task in tasks if task.ended and not _dynamic(core, task)}
 
 
 def _add_worker(core: Context, event: e.WorkerArrives, before: Worker | None) -> Worker:
-    """A new worker; one at the address of another that is thought to be there is that one, started again."""
+    """Add a worker. If `before` had the same address, the new process replaces it and keeps its name."""
     index = _find_static_index(core, event.address)
     name = before.name if before else event.name or f"w{core.next_number('worker')}"
     core.record(
@@ -203,7 +215,7 @@ def _add_worker(core: Context, event: e.WorkerArrives, before: Worker | None) ->
 
 
 def _find_static_index(core: Context, address: str) -> int:
-    """A worker's place in the fixed list, if there is one."""
+    """A worker's index in `worker_addresses`; -1 without such a list."""
     entries = core.config.worker_addresses
     taken = {worker.static_index: worker.address for worker in core.state.workers.values() if worker.static_index >= 0}
     return slots.static_index(entries, address, taken) if entries else -1
@@ -213,16 +225,16 @@ def _detach_old_process(core: Context, task: Task, before: Worker) -> None:
     if task.ended:
         jobs.drop_task(core, task.task_id)
         core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
-    elif core.state.jobs[task.job].num_consumers:  # it begins anew, so to consumers it is another one
+    elif core.state.jobs[task.job].num_consumers:  # its rounds begin again at 0, so it cannot be the same task
         _drop_coordinated_task(core, task, before, "was started again")
     else:
         reassignment.unassign(core, task, before.name, "was started again", died=True)
 
 
 def remove_worker(core: Context, worker: Worker, reason: str, *, died: bool = False) -> None:
-    """Do without a worker: its tasks go on elsewhere, or what they would have made is counted and told.
+    """Remove a worker: its tasks continue on other workers, or the elements that do not arrive are counted.
 
-    It `died`, or left by somebody's will.
+    `died` is False for a worker that left or was removed on request.
     """
     core.transient.forget_worker(worker.uid)
     core.transient.former_workers.append((worker.name, worker.address, worker.uid))
@@ -245,7 +257,7 @@ def remove_worker(core: Context, worker: Worker, reason: str, *, died: bool = Fa
 
 
 def _drop_coordinated_task(core: Context, task: Task, worker: Worker, reason: str) -> None:
-    """A task of a coordinated read is gone; what it had given to all consumers is still theirs (see `rounds`)."""
+    """Drop a task of a coordinated read. Rounds that all consumers have received are still taken (see `rounds`)."""
     record = r.TaskLost(task_id=task.task_id, worker=worker.name, splits=0, reason=reason)
     core.record(record)
     core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=record))
@@ -261,7 +273,11 @@ def _set_worker_deadline(core: Context, uid: str, within_ms: int) -> None:
 
 
 def client_heartbeat(core: Context, event: e.ClientHeartbeat) -> None:
-    """A client gave a sign of life."""
+    """Extend a client's deadline.
+
+    Raises:
+        NotFoundError: the client was counted as lost, or never existed.
+    """
     if event.client_id not in core.state.clients:
         raise jobs.unknown_client_error(event.client_id)
     core.transient.disconnected_clients.discard(event.client_id)
@@ -269,14 +285,14 @@ def client_heartbeat(core: Context, event: e.ClientHeartbeat) -> None:
 
 
 def client_disconnected(core: Context, event: e.ClientDisconnected) -> None:
-    """A client's connection broke: it has a moment to come back."""
+    """Give a client whose connection broke `reconnect_ms` to return."""
     if event.client_id in core.state.clients:
         core.transient.client_deadlines[event.client_id] = core.now + core.config.reconnect_ms / 1000
         core.transient.disconnected_clients.add(event.client_id)
 
 
 def client_leaves(core: Context, event: e.ClientLeaves) -> None:
-    """A client is done; with the last one a pass waits to be collected, an anonymous job goes at once."""
+    """Remove a client. An iteration without clients is collected later; an anonymous job is dropped at once."""
     client = core.state.clients.get(event.client_id)
     if client is None:
         return
@@ -306,7 +322,7 @@ def client_leaves(core: Context, event: e.ClientLeaves) -> None:
 
 
 def _job_gc_timeout_s(core: Context) -> float:
-    """How long a job without readers is kept; those without a name are kept for a while at most."""
+    """How long a job without clients is kept; if the setting is -1, this holds for anonymous jobs only."""
     return (600_000 if core.config.job_gc_timeout_ms == -1 else core.config.job_gc_timeout_ms) / 1000
 
 
@@ -314,7 +330,10 @@ def _job_gc_timeout_s(core: Context) -> float:
 
 
 def tick(core: Context, _event: e.Tick) -> None:
-    """Look at all deadlines."""
+    """Check all deadlines, and remove what has expired.
+
+    If more than two intervals have passed since the last tick, all deadlines are first extended by the excess.
+    """
     interval = core.config.job_gc_check_interval_ms / 1000
     late = core.now - core.transient.last_tick - 2 * interval
     core.transient.last_tick = core.now
@@ -328,7 +347,7 @@ def tick(core: Context, _event: e.Tick) -> None:
 
 
 def _collect_garbage(core: Context) -> None:
-    """Free passes that nobody has read for a while, and then the records of their jobs."""
+    """Free iterations that have had no client for their time-out, then drop their jobs."""
     for (name, number), since in list(core.transient.iterations_unread_since.items()):
         job = core.state.jobs.get(name)
         iteration = job.iterations.get(number) if job else None
@@ -342,9 +361,9 @@ def _collect_garbage(core: Context) -> None:
             if iteration.orphaned and age_ms < 1000 * _job_gc_timeout_s(core):
                 if reassignment.suspend(core, iteration):
                     del core.transient.iterations_unread_since[name, number]
-                else:  # its workers keep what was not consumed
+                else:  # the tasks cannot be suspended: the workers keep the elements that were not consumed
                     reassignment.hand_over_from_draining(core, iteration)
-            elif job.anonymous and not job.clients:  # nobody else can come for it
+            elif job.anonymous and not job.clients:  # no other client can join an anonymous job
                 jobs.drop_job(core, job)
             else:
                 jobs.drop_iteration(core, job, iteration)
@@ -359,20 +378,20 @@ def _collect_garbage(core: Context) -> None:
 
 
 def _archive(core: Context) -> None:
-    """Keep the newest jobs that nobody reads whole; of older ones, only that their passes are over."""
+    """Keep the newest jobs without clients in full; archive the finished iterations of older ones."""
     there = [job for name in core.transient.jobs_unused_since if (job := core.state.jobs[name]).iterations]
     for job in there[: max(0, len(there) - JOBS_KEPT)]:
         jobs.archive_iterations(core, job, kept=0)
 
 
 def _keeps_splits(core: Context, job: Job) -> bool:
-    """Whether the splits of a pass must not be handed out once more, however long nobody reads it."""
+    """Whether a job's iterations are kept without clients, so that no split is ever assigned a second time."""
     return job.mode == "DYNAMIC" and not core.config.gc_dynamic_sharding_jobs
 
 
 def _can_drop_job(core: Context, job: Job) -> bool:
-    """Whether a job that had no reader for long is dropped."""
+    """Whether a job that has had no client for its time-out can be dropped."""
     if core.config.job_gc_timeout_ms == -1 and not job.anonymous:
         return False
     half_read = any(not iteration.finished for iteration in job.iterations.values())
-    return not (half_read and _keeps_splits(core, job))  # somebody may go on with it
+    return not (half_read and _keeps_splits(core, job))  # a client may still join for the rest

@@ -1,7 +1,7 @@
-"""Records and tables as JSON and back: dataclasses of text, numbers, their ranges, tuples, lists and tables of such.
+"""Converts records and tables to JSON and back: dataclasses of str, numbers, `Ranges`, tuples, lists and dicts of them.
 
-What is read is checked against the classes' own annotations, so that whatever a damaged or foreign file holds, only
-values of the right kinds come out.
+Values that are read are checked against the annotations of the classes, so that a damaged or foreign file can only lead
+to an error or to values of the right types.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> str:
-    """A dataclass as JSON, its fields and tables in the order that they have."""
+    """A dataclass as JSON, with fields and dict entries in their order."""
     return json.dumps(value, default=_fields_of, separators=(",", ":"))
 
 
 def from_json(cls: type[T], text: str | bytes) -> T:
-    """The dataclass that `to_json` wrote.
+    """An instance of `cls` from what `to_json` wrote.
 
     Raises:
-        ValueError: the text is no JSON, or not of that class: a field is missing, unknown or of another kind.
+        ValueError: the text is not JSON, or a field is missing, unknown or of another type.
     """
     return cast("T", _read(cls, json.loads(text)))
 
@@ -60,7 +60,7 @@ def _read(kind: Any, value: Any) -> Any:
     if origin in (Union, UnionType):
         return None if value is None else _read(next(one for one in inner if one is not NoneType), value)
     if origin is dict:
-        # JSON has text for keys; numbers are read out of it again.
+        # JSON keys are strings: convert them back to the annotated key type.
         return {inner[0](key): _read(inner[1], item) for key, item in _checked(dict, value).items()}
     if origin is list:
         return [_read(inner[0], item) for item in _checked(list, value)]
@@ -84,6 +84,6 @@ def _read_fields(cls: Any, values: dict[str, Any]) -> Any:
 
 
 def _checked(kind: type[Any], value: Any) -> Any:
-    if type(value) is not kind:  # True is no number here
+    if type(value) is not kind:  # not isinstance(): a bool must not pass for an int
         raise ValueError(f"{value!r} is no {kind.__name__}")
     return value

@@ -1,9 +1,9 @@
-"""Reading positions: what a pass had, told to a client that asks; and passes that begin where another one was.
+"""Reading positions: export the position of an iteration to a client, and begin an iteration at such a position.
 
-A task's sequence follows from the pipeline, the root of what it draws, and the splits that it was given in their order.
-So its position is these, and how many elements of the sequence are behind. A resumed pass has one task for each of the
-old ones, dealt to the workers that there are now; in DYNAMIC mode a task has its old splits first, and what nobody had
-is handed out as ever.
+A task's sequence is determined by the pipeline, its entropy (the root of what it draws without a seed), and the splits
+that it was given, in order. So a task's position is its entropy, its splits, and the number of elements to skip. A
+resumed iteration has one task for each old task, distributed over the workers that are present. In DYNAMIC mode a task
+first gets its old splits; splits that no task had are assigned as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENTROPY_RANGE = 2**63
 
 
 def entropy_of(iteration: Iteration, task: Task) -> int:
-    """The root of what a task draws without a seed; shards are cut out of one order, so they have one."""
+    """The root of what a task draws without a seed. All shards share it, because they are parts of one order."""
     if task.start_position is not None:
         return task.start_position.entropy
     if task.takeover_position is not None:
@@ -31,7 +31,7 @@ def entropy_of(iteration: Iteration, task: Task) -> int:
 
 
 def position_of(iteration: Iteration, task: Task) -> TaskPosition:
-    """Where a task began, and the splits that it had since."""
+    """Where a task began, and all splits that it was given."""
     begin = task.start_position or r.TaskStartPosition(entropy=entropy_of(iteration, task))
     return TaskPosition(
         task_id=task.task_id,
@@ -50,7 +50,7 @@ def _split_ranges(runs: SplitRanges) -> tuple[SplitRange, ...]:
 
 
 def start_position_of(iteration: Iteration, task: Task) -> TaskPosition | None:
-    """Where a worker has to begin a task; None for at the beginning."""
+    """Where a worker must begin a task; None for the beginning."""
     begin = task.takeover_position
     if begin is None:
         return position_of(iteration, task) if task.start_position is not None else None
@@ -71,7 +71,7 @@ def start_position_of(iteration: Iteration, task: Task) -> TaskPosition | None:
 
 
 def iteration_position(core: Context, client_id: str) -> IterationPosition:
-    """Where the tasks of a client's pass are."""
+    """The position of a client's iteration: its tasks, ended shards and split providers."""
     client = core.state.clients[client_id]
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.iteration]
@@ -99,15 +99,15 @@ def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
 
 
 def at_beginning(position: IterationPosition) -> bool:
-    """Whether a position is the very beginning: a pass from there is a new one."""
+    """Whether a position is the beginning, so that an iteration from there is an ordinary new one."""
     return not position.tasks and not position.providers
 
 
 def check(core: Context, event: e.Join, position: IterationPosition) -> None:
-    """Refuse a pass that cannot begin at a position, before anything is made for it.
+    """Refuse an iteration that cannot begin at a position, before anything is created for it.
 
     Raises:
-        FailedPreconditionError: somebody reads it, or there is no worker to begin it.
+        FailedPreconditionError: the iteration has clients, or there is no worker.
         InvalidArgumentError: the position is of another pipeline or mode.
     """
     job = core.state.jobs.get(event.job_name)
@@ -139,7 +139,7 @@ def check(core: Context, event: e.Join, position: IterationPosition) -> None:
 
 
 def create_iteration_at(core: Context, job: Job, event: e.Join, position: IterationPosition) -> Iteration:
-    """Begin a pass at a position that was checked, its tasks dealt to the workers in turn."""
+    """Create an iteration at a position that `check` accepted, with its tasks assigned to the workers in turn."""
     roots = [task.entropy for task in position.tasks]
     core.record(
         r.IterationCreated(

@@ -1,28 +1,29 @@
-"""Reassignment: another worker takes a task over, and each reader gets the rest of it once.
+"""Reassignment: another worker takes over a task, and each client receives the rest of its elements once.
 
-Theory of operation. A task is *halted* when its worker is gone: it died, left, was removed, or came back as another
-process. Its incarnation goes up, so whatever the old worker still sends or asks is recognised and refused. All clients
-of the pass see that in their next update. Each of them stops taking elements of the old incarnation and reports its
-*holding*: what it consumed of the task, and what it received and has yet to consume. That takes one message there and
-back, whatever the clients' users do meanwhile. A client that dies before it answers is no longer waited for.
+Theory of operation. A task is *unassigned* when its worker dies, leaves, is removed, or returns as another process. The
+task's incarnation goes up, so that the dispatcher recognises and refuses late reports and requests of the old worker.
+All clients of the iteration see the change in their next update. Each client stops taking elements of the old
+incarnation and reports its *holding*: which elements of the task it consumed, and which it received and has yet to
+consume. This takes one message in each direction and does not depend on the user's code. The dispatcher stops waiting
+for a client that dies before it answers.
 
-When all have answered, the task is *assigned* to a worker. It begins where the old worker said, in its last report,
-that nobody needs what lies before (`ResumePosition`). It makes the same elements again, drops those that were consumed,
-keeps those that a client holds in case that client dies, and sends the rest. Elements keep their numbers, so clients go
-on in the same sequence.
+When all clients have answered, the task is *assigned* to a worker. The worker begins at the `ResumePosition` of the old
+worker's last report: no client needs an element before it. The worker produces the same elements again, drops those
+that were consumed, keeps those that a client holds in case that client dies, and sends the rest. Elements keep their
+numbers, so clients continue in the same sequence.
 
-That needs a pipeline that makes the same number of elements in the same order again, and a bounded amount of repeated
-work. Where it is not so, the task is given up: what did not arrive is counted and announced. The count is of elements
-where the pipeline makes one of each split, and else of splits. A task of which nobody received anything can always
-begin anew.
+This requires a pipeline that produces the same number of elements in the same order again, and a bounded amount of
+repeated work. Otherwise the dispatcher gives the task up, and counts and announces what did not arrive: elements where
+the pipeline makes one element of each split, splits otherwise. A task of which no client received anything can always
+begin again.
 
-A task whose workers die one after the other, before anything more of it is consumed, is given up as well: its elements
-kill them.
+The dispatcher also gives up a task whose workers die one after another without progress: its elements kill them.
 
-In mode OFF each worker makes the whole data set, so a worker's pass ends with it; it begins again if the same worker
-comes back. So do endless data of the cross-trainer cache, which nobody reads from the beginning.
+In mode OFF each worker produces the whole dataset, so a worker's task ends with the worker and begins again only if the
+same worker returns. The same holds for endless data of the cross-trainer cache, which no trainer reads from the
+beginning.
 
-A task whose pass has no clients stays halted until one comes (`jobs.suspend`).
+A task of an iteration without clients stays unassigned until a client joins (see `suspend`).
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ from dsnb.wire.messages import IndexRange, ReaderPosition, TaskHolding, TrainerP
 from dsnb.wire.ranges import Ranges
 
 MAX_REPEATED_MS: Final = 30_000
-"""The most work that is done again to take a task over."""
+"""The most work, in milliseconds, that a takeover may repeat."""
 
 MAX_WORKER_DEATHS: Final = 3
-"""Workers that may die over a task before anything of it is consumed: a function that kills them would kill all."""
+"""How many workers may die in a row without progress of a task: a function that kills workers would kill them all."""
 
 
 def unassign(core: Context, task: Task, worker: str, reason: str, *, died: bool = False) -> None:
-    """Take a task off its worker; `review` then sees to what becomes of it.
+    """Take a task off its worker; `reassign_or_give_up` then decides what happens to it.
 
     Args:
-        core: What the dispatcher works on.
-        task: The one that is halted.
-        worker: The name of one that is gone; empty if the worker stays.
-        reason: What became of it, as in "was lost".
-        died: Whether that was sudden, and may be the task's doing.
+        core: State and decisions of the dispatcher.
+        task: The task to unassign.
+        worker: The name of the worker that is gone; empty if the worker stays.
+        reason: Why the worker is gone, as in "was lost".
+        died: Whether the worker died, in which case the task may be the cause.
     """
     progress = core.transient.progress.pop(task.task_id, None)
     consumed = progress.trainers if progress is not None else ()
@@ -66,7 +67,11 @@ def unassign(core: Context, task: Task, worker: str, reason: str, *, died: bool 
 
 
 def suspend(core: Context, iteration: Iteration) -> bool:
-    """Keep where the tasks of a pass are, and nothing else, until a client comes; False where that cannot be."""
+    """Keep only the positions of an iteration's tasks until a client joins.
+
+    Returns:
+        False if a task could not be taken over from its position; then nothing changes.
+    """
     tasks = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
     if any(no_takeover_reason(core, task) for task in tasks):
         return False
@@ -78,21 +83,21 @@ def suspend(core: Context, iteration: Iteration) -> bool:
 
 
 def hand_over_from_draining(core: Context, iteration: Iteration) -> None:
-    """Have workers that are to leave wait no longer for the readers of a pass that has none."""
+    """Take the tasks of an iteration without clients off draining workers, so that these can leave."""
     for task in map(core.state.tasks.__getitem__, iteration.tasks):
         if task.unassignment is None and not task.ended and core.state.workers[task.worker].draining:
             hand_over(core, task)
 
 
 def hand_over(core: Context, task: Task) -> None:
-    """Take a task off a worker that is to leave; another one goes on when its readers have told what they have."""
+    """Take a task off a draining worker; another worker continues once the clients have reported their holdings."""
     worker = core.state.workers[task.worker]
     core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id))
     unassign(core, task, worker.name, "was drained")
 
 
 def holdings_reported(core: Context, event: e.HoldingsReported) -> None:
-    """Take in what a client has of halted tasks."""
+    """Store a client's holdings of unassigned tasks, and reassign the tasks that all clients have reported."""
     for holding in event.holdings:
         task = core.state.tasks.get(holding.task_id)
         if task is not None and task.unassignment is not None and task.incarnation == holding.incarnation:
@@ -103,14 +108,17 @@ def holdings_reported(core: Context, event: e.HoldingsReported) -> None:
 def client_joined(
     core: Context, client_id: str, iteration: Iteration, previous_holdings: tuple[TaskHolding, ...] = ()
 ) -> None:
-    """A client has come, which has nothing of any task yet but what it consumed `previous_holdings` it was given up."""
+    """Handle a new client: it holds nothing of unassigned tasks.
+
+    `previous_holdings` are those of a client that was counted as lost and now joins again.
+    """
     for task in unassigned_tasks(core, iteration):
         holding = TaskHolding(task_id=task.task_id, incarnation=task.incarnation)
         core.transient.holdings.setdefault(task.task_id, {})[client_id] = holding
         reassign_or_give_up(core, task)
     repeated = sum(holding.unacked for holding in previous_holdings if holding.task_id not in core.state.tasks)
     client = core.state.clients[client_id]
-    if repeated:  # others have had all of that task, and of these its worker thought that nobody had consumed them
+    if repeated:  # the worker did not know of this consumption, so it gave these elements to other clients
         announce_repeated(core, client.job, repeated)
     count_undelivered(core, client.job, iteration, client.trainer_id, previous_holdings)
 
@@ -118,7 +126,7 @@ def client_joined(
 def count_undelivered(
     core: Context, job_name: str, iteration: Iteration, trainer_id: str, holdings: tuple[TaskHolding, ...]
 ) -> None:
-    """Count what a reader had of tasks that were given up, and will not consume: nobody else gets it."""
+    """Count elements that a client held of tasks that were given up: no other client gets them."""
     job = core.state.jobs[job_name]
     lost = sum(max(0, part.end - part.first) for h in holdings if h.task_id not in core.state.tasks for part in h.held)
     if not lost:
@@ -135,29 +143,29 @@ def count_undelivered(
 
 
 def announce_repeated(core: Context, job: str, elements: int) -> None:
-    """Tell of elements that were consumed twice."""
+    """Announce how many elements were consumed twice."""
     text = f"job {job!r}: {elements:,} elements reached two readers; one of them came back after it was given up"
     core.instruct(e.Announce(level="warning", text=text))
 
 
 def retry_unassigned(core: Context, iteration: Iteration) -> None:
-    """Look at the halted tasks of a pass again: a client has left, or a worker has come."""
+    """Check the unassigned tasks of an iteration again, after a client left or a worker joined."""
     for task in unassigned_tasks(core, iteration):
         reassign_or_give_up(core, task)
 
 
 def unassigned_tasks(core: Context, iteration: Iteration) -> list[Task]:
-    """The tasks of a pass that have no worker."""
+    """The tasks of an iteration that have no worker."""
     return [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if task.unassignment is not None]
 
 
 def reassign_or_give_up(core: Context, task: Task) -> None:
-    """Assign a halted task, or give it up, when all clients have told what they have of it."""
+    """Assign an unassigned task, or give it up, once all clients have reported their holdings of it."""
     job = core.state.jobs[task.job]
     iteration = job.iterations[task.iteration]
     holdings = core.transient.holdings.setdefault(task.task_id, {})
     if not iteration.clients or any(client not in holdings for client in iteration.clients):
-        return
+        return  # without clients the task stays unassigned until one joins
     assert task.unassignment is not None
     holdings_by_client = [
         (core.state.clients[client].trainer_id, client, holdings[client]) for client in iteration.clients
@@ -176,7 +184,7 @@ def reassign_or_give_up(core: Context, task: Task) -> None:
 def _can_take_over(
     core: Context, job: Job, task: Task, unassignment: Unassignment, trainers: list[TrainerPosition]
 ) -> bool:
-    """Whether another worker can take a halted task over."""
+    """Whether another worker can take over an unassigned task."""
     ends_with_its_worker = job.mode == "OFF" and unassignment.worker != ""
     if ends_with_its_worker or task.worker_deaths >= MAX_WORKER_DEATHS or task.unfinished_splits.truncated:
         return False
@@ -185,7 +193,7 @@ def _can_take_over(
 
 
 def no_takeover_reason(core: Context, task: Task) -> str:
-    """Why a task could not be taken over, in words; empty if it could."""
+    """Why no other worker could take a task over, as text; empty if one could."""
     job = core.state.jobs[task.job]
     dataset = core.state.datasets[job.dataset_id]
     if job.cached and is_endless(core, job):
@@ -200,19 +208,19 @@ def no_takeover_reason(core: Context, task: Task) -> str:
 
 
 def waits_for_worker(core: Context, job: Job, iteration: Iteration, worker: Worker) -> bool:
-    """Whether a pass has a task that begins again with this worker, and with no other."""
+    """Whether an iteration has a task that only this worker can begin again."""
     return _needs_same_worker(core, job) and any(
         t.unassignment and t.unassignment.worker == worker.name for t in unassigned_tasks(core, iteration)
     )
 
 
 def _needs_same_worker(core: Context, job: Job) -> bool:
-    """Whether a task of a job can begin again with its own worker only."""
+    """Whether only the same worker can begin a task of a job again."""
     return job.mode == "OFF" or (job.cached and is_endless(core, job))
 
 
 def _least_busy(core: Context, iteration: Iteration) -> Worker | None:
-    """The worker with the fewest tasks of a pass; None where there is none."""
+    """The available worker with the fewest tasks of an iteration; None if no worker is available."""
     tasks = [core.state.tasks[task].worker for task in iteration.tasks]
     present = [
         worker for worker in core.state.workers.values() if not worker.draining and not _is_overdue(core, worker)
@@ -221,7 +229,7 @@ def _least_busy(core: Context, iteration: Iteration) -> Worker | None:
 
 
 def _is_overdue(core: Context, worker: Worker) -> bool:
-    """Whether a worker is about to be counted as lost."""
+    """Whether a worker's deadline has passed, so that the next tick counts it as lost."""
     return core.transient.worker_deadlines.get(worker.uid, core.now) < core.now
 
 
@@ -230,26 +238,26 @@ def _assign(core: Context, task: Task, worker: Worker, trainers: list[TrainerPos
     assert before is not None
     begin = _takeover_position(core, task, trainers)
     if begin.first_index:
-        _close_iteration(core, task)  # before the new worker says so
+        _close_iteration(core, task)  # at once: a trainer may join before the new worker reports `partial`
     core.transient.holdings.pop(task.task_id, None)
     core.record(r.TaskAssigned(task_id=task.task_id, worker=worker.uid, start_position=begin))
     core.instruct(
         e.StartTask(worker=worker.uid, task_id=task.task_id),
         e.NotifyClients(job=task.job, iteration=task.iteration),
     )
-    if before.worker:  # else its pass had no readers for a while
+    if before.worker:  # empty if the task was suspended because its iteration had no clients
         text = f"job {task.job!r}: worker {worker.name} takes over the part of worker {before.worker}"
         core.instruct(e.Announce(level="info", text=text))
 
 
 def _close_iteration(core: Context, task: Task) -> None:
-    """Elements of a task that trainers share are gone: newcomers who want all of a pass get another."""
+    """Close the iteration of a shared task: trainers that want every element join another iteration."""
     if core.state.jobs[task.job].cached:
         cached_iterations.close_iteration(core, task.task_id)
 
 
 def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition]) -> r.TaskStartPosition:
-    """Where the worker that takes a task over begins: where the last one said, if that is early enough for all."""
+    """Where the next worker begins: at the reported resume position if no trainer needs earlier elements."""
     job = core.state.jobs[task.job]
     iteration = job.iterations[task.iteration]
     known = (
@@ -260,6 +268,7 @@ def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition
     resume = task.resume_position
     needing = _expected_trainers(core, job, iteration) if job.cached else {""}
     if resume is None or needing - {t.trainer_id for t in trainers if t.offset >= resume.index}:
+        # A trainer still needs elements before the resume position: begin where the last incarnation began.
         trainers = list(_without_consumed_below(known.first_index, trainers))
         return replace(known, splits=task.unfinished_splits.as_tuples(), taken_over=True, trainers=tuple(trainers))
     return r.TaskStartPosition(
@@ -274,7 +283,7 @@ def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition
 
 
 def _without_consumed_below(first_index: int, trainers: Iterable[TrainerPosition]) -> Iterable[TrainerPosition]:
-    """Positions without what lies before the first element that will be made."""
+    """Positions without the ranges below the first element that will be produced."""
     for trainer in trainers:
         consumed = Ranges((part.first, part.end) for part in trainer.consumed)
         consumed.drop_below(first_index)
@@ -282,7 +291,7 @@ def _without_consumed_below(first_index: int, trainers: Iterable[TrainerPosition
 
 
 def _trainer_positions(task: Task, holdings: Iterable[tuple[str, str, TaskHolding]]) -> list[TrainerPosition]:
-    """What each trainer had: as is known already, and as its clients tell now."""
+    """The position of each trainer, from what is recorded and from the holdings of its clients."""
     known, readers = list(task.consumed_positions), dict[str, list[ReaderPosition]]()
     for trainer_id, client, holding in holdings:
         known.append(TrainerPosition(trainer_id=trainer_id, consumed=holding.consumed))
@@ -295,11 +304,11 @@ def _listed(ranges: Ranges) -> tuple[IndexRange, ...]:
     return tuple(IndexRange(first=first, end=end) for first, end in ranges)
 
 
-# ---- what does not arrive
+# ---- losses
 
 
 def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition]) -> None:
-    """Count what did not arrive; then the task begins again where the same worker came back, or is dropped."""
+    """Count what did not arrive; then begin the task again if its worker returned, else drop it."""
     unassignment, iteration = task.unassignment, job.iterations[task.iteration]
     assert unassignment is not None
     returned = next((w for w in core.state.workers.values() if w.name == unassignment.worker and not w.draining), None)
@@ -316,7 +325,7 @@ def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition
         core.record(r.TaskAssigned(task_id=task.task_id, worker=returned.uid))
         core.instruct(e.StartTask(worker=returned.uid, task_id=task.task_id))
     else:
-        if iteration.shards:  # begun anew it would give again what has arrived
+        if iteration.shards:  # mark the shard as ended: beginning it again would repeat elements that arrived
             core.record(r.TaskEnded(task_id=task.task_id))
         jobs.drop_task(core, task.task_id)
         jobs.finish_if_tasks_ended(core, job.name, iteration)
@@ -324,9 +333,10 @@ def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition
 
 
 def _record_lost_splits(core: Context, task: Task, missing: Iterable[tuple[str, int]]) -> int:
-    """Count the splits as lost of which not all elements arrived, as far as that is known; returns how many.
+    """Record splits as lost if some of their elements did not arrive, and return how many.
 
-    Where each makes one element these are the missing ones; else all that the task was not done with.
+    If each split makes one element, these are the missing elements; otherwise all splits that the task was given and
+    had not finished.
     """
     total, exact = 0, max((elements for _, elements in missing), default=-1)
     for number, given in task.splits_given.items():
@@ -338,11 +348,12 @@ def _record_lost_splits(core: Context, task: Task, missing: Iterable[tuple[str, 
 
 
 def _missing_elements(core: Context, job: Job, task: Task, trainers: list[TrainerPosition]) -> list[tuple[str, int]]:
-    """How many elements did not reach each trainer; -1 where that cannot be known."""
+    """How many elements did not reach each trainer; -1 if that is unknown."""
     expected = _expected_elements(core, job, task)
     if not job.cached:
         had = Ranges(part for trainer in trainers for part in _received_ranges(trainer))
         return [("", -1 if expected is None else max(0, expected - len(had)))]
+    # Endless data have no expected number: a trainer misses what the furthest trainer received.
     had_by = {trainer.trainer_id: Ranges(_received_ranges(trainer)) for trainer in trainers}
     furthest = max((had.end for had in had_by.values()), default=0)
     end = expected if expected is not None else furthest if is_endless(core, job) else None
@@ -356,13 +367,13 @@ def _missing_elements(core: Context, job: Job, task: Task, trainers: list[Traine
 
 
 def _expected_trainers(core: Context, job: Job, iteration: Iteration) -> set[str]:
-    """The trainers that are to get all of a pass: of data with an end, also those that are away and have not had it."""
+    """The trainers that expect all of an iteration; for finite data, also those without a client at present."""
     present = _present_trainers(core, iteration)
     return present if is_endless(core, job) else present | (set(iteration.trainers) - set(iteration.ended_trainers))
 
 
 def _present_trainers(core: Context, iteration: Iteration) -> set[str]:
-    """The trainers that have a client in a pass."""
+    """The trainers that have a client in an iteration."""
     return {core.state.clients[client].trainer_id for client in iteration.clients}
 
 
@@ -376,7 +387,7 @@ def _received_ranges(trainer: TrainerPosition) -> Iterable[tuple[int, int]]:
 
 
 def _expected_elements(core: Context, job: Job, task: Task) -> int | None:
-    """How many elements the task would have made, of the splits that it was given; None where nobody knows."""
+    """How many elements the task would have made of the splits that it was given; None if that is unknown."""
     dataset = core.state.datasets[job.dataset_id]
     if dataset.cardinality < 0 or (task.start_position is not None and task.start_position.skipped_errors):
         return None
@@ -416,7 +427,7 @@ def _notify_loss(
     iteration = core.state.iteration(task.job, task.iteration)
     if not trainer_id or trainer_id in _present_trainers(core, iteration) | set(
         iteration.lost_trainers
-    ):  # who left does not want it
+    ):  # a trainer that left does not miss the elements
         core.instruct(e.Announce(level="warning", text=_loss_text(record, task.job)))
 
 

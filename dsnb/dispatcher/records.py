@@ -1,6 +1,6 @@
-"""The journal's records: every change of the dispatcher's state is one of these, and nothing else changes it.
+"""The journal's records. Every change of the dispatcher's state is one of these; nothing else changes it.
 
-Records say what happened, not what was wanted: replaying them never fails and never decides.
+A record says what happened, not what was requested: replay never fails and makes no decisions.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStartPosition:
-    """Where a task begins that goes on where another one was: of a pass that is resumed, or of a worker that is gone.
+    """Where a task begins that continues another one: in a resumed iteration, or after its worker is gone.
 
     Attributes:
-        entropy: The root of what it draws without a seed.
-        skip: Elements of its sequence to leave out; `skipped_errors` if some of them were errors.
-        ended: Whether it has nothing more.
+        entropy: The root of what the task draws without a seed.
+        skip: How many elements to skip at the start of its sequence.
+        skipped_errors: Whether some of the skipped elements were errors.
+        ended: Whether the task has no more elements.
         splits: The splits that it was given, in order: provider, repetition, first and end.
-        taken_over: Whether readers go on in the same sequence; the rest is of such a task alone.
+        taken_over: Whether clients continue in the same sequence; the fields below are for such a task only.
         first_index: The number of its first element.
-        pipeline_position: Where its pipeline begins; empty for behind `skip`.
-        trainers: What its readers had of the sequence.
+        pipeline_position: Where its pipeline begins; empty for directly after the skipped elements.
+        trainers: What each trainer consumed of the sequence.
     """
 
     entropy: int
@@ -37,17 +38,18 @@ class TaskStartPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceBegun:
-    """The first record: no other service has this name, whatever numbers it gives to its clients and tasks."""
+    """The first record. `instance` is unique to the service; numbers of clients and tasks are unique only within it."""
 
     instance: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRegistered:
-    """A pipeline has an id.
+    """A pipeline was registered under an id.
 
-    `definition` is the digest of the pickled pipeline, which is kept beside the journal; `chosen` tells whether the
-    user gave the id, and so will come back for it; `num_files`, `no_file_sharding_reason` and `has_shard_hint` are what the static modes ask for.
+    `definition` is the digest of the pickled pipeline, which is kept as a blob outside the journal. `chosen` is whether
+    the user chose the id; such a dataset is kept until the user forgets it. The static modes need `num_files`,
+    `no_file_sharding_reason` and `has_shard_hint`.
     """
 
     dataset_id: str
@@ -74,7 +76,7 @@ class DatasetDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """`static_index` is the worker's in the fixed list; -1 where there is none."""
+    """A worker joined. `static_index` is the index of its entry in `worker_addresses`; -1 without such a list."""
 
     uid: str
     name: str
@@ -86,7 +88,7 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticIndexAssigned:
-    """The place of a known worker in the present list of workers; it joined under another list, or under none."""
+    """A known worker has this index in the current `worker_addresses`; it joined with another list, or with none."""
 
     uid: str
     static_index: int
@@ -121,7 +123,7 @@ class JobForgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPaused:
-    """Nothing more is handed out; `paused_by` tells people who wanted it."""
+    """A job was paused; `paused_by` is the user who asked for it, for display."""
 
     name: str
     paused_by: str
@@ -134,7 +136,7 @@ class JobResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelled:
-    """A job is gone with all its passes; its clients stay until they have heard of it and left."""
+    """A job is gone with all its iterations; its clients stay until they have been notified and have left."""
 
     name: str
     cancelled_by: str
@@ -142,10 +144,16 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationCreated:
-    """A pass begins, cut into `num_shards`, or 0 where the mode has none; all of them draw from one `entropy`.
+    """An iteration begins.
 
-    One that is resumed has `providers`, the repetition and the next split of each, if its mode is DYNAMIC.
-    A coordinated one is for so many `num_consumers`; 0 in others.
+    Attributes:
+        job: The name of its job.
+        iteration: Its number.
+        num_shards: How many shards it has; 0 if the mode has no shards.
+        entropy: The root of what its tasks draw without a seed.
+        resumed: Whether it begins at a reading position.
+        providers: In a resumed DYNAMIC iteration, the repetition and the next split of each provider.
+        num_consumers: How many consumers a coordinated read has; 0 otherwise.
     """
 
     job: str
@@ -159,7 +167,7 @@ class IterationCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationClosed:
-    """Elements of a shared pass are gone: who wants all of it comes too late."""
+    """Elements of a shared iteration are gone: trainers that want every element can no longer join it."""
 
     job: str
     iteration: int
@@ -167,7 +175,7 @@ class IterationClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerEnded:
-    """A trainer has had all of a shared pass."""
+    """A trainer received all of a shared iteration."""
 
     job: str
     iteration: int
@@ -182,7 +190,7 @@ class IterationFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationDropped:
-    """Nobody reads it and it was not finished: who asks for it again gets a new one."""
+    """An iteration without clients was dropped, because it is not finished or begins again at a position."""
 
     job: str
     iteration: int
@@ -190,7 +198,7 @@ class IterationDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationArchived:
-    """A finished pass that nobody reads: all that is kept of it is that it is over."""
+    """Only the number of a finished iteration without clients is kept from now on."""
 
     job: str
     iteration: int
@@ -208,13 +216,14 @@ class TaskCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskUnassigned:
-    """A task has no worker any more: what its readers have of it is collected, then it is assigned or given up.
+    """A task lost its worker. Once its clients have reported their holdings it is assigned again or given up.
 
     Attributes:
-        worker: The name of the worker that had it.
-        reason: What became of that worker, as in "was lost".
-        trainers: What was consumed of its sequence, as far as the worker had reported.
-        died: Whether the worker came to a sudden end, and not by anybody's will.
+        task_id: The task.
+        worker: The name of its last worker; empty if the worker stays.
+        reason: Why the worker is gone, as in "was lost".
+        trainers: What each trainer consumed of the task's sequence, by the worker's last report.
+        died: Whether the worker died, rather than being stopped, drained or removed.
     """
 
     task_id: str
@@ -226,7 +235,7 @@ class TaskUnassigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAssigned:
-    """A halted task has another worker, which begins at the beginning, or where `start_position` says."""
+    """An unassigned task has a worker again, which begins at `start_position`; None for the beginning."""
 
     task_id: str
     worker: str
@@ -245,9 +254,9 @@ class TaskDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
-    """A client reads a pass, in a coordinated one as the `consumer_index` of that index.
+    """A client joined an iteration; in a coordinated read it has this `consumer_index`.
 
-    `holdings` tell what it consumed before, as another client that was given up.
+    `holdings` are what it consumed and holds from before, if it was counted as lost and joined again.
     """
 
     client_id: str
@@ -260,7 +269,7 @@ class ClientJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLeft:
-    """A client is gone; `died` if it did not say so itself. `holdings` tell what it had consumed, as far as it said."""
+    """A client left, or `died` without a leave message. `holdings` are what it reported as consumed."""
 
     client_id: str
     died: bool = False
@@ -269,7 +278,7 @@ class ClientLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepetitionBegun:
-    """A provider's splits are handed out from the first one again."""
+    """A provider assigns its splits from the first one again."""
 
     job: str
     iteration: int
@@ -289,9 +298,9 @@ class SplitsGiven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsReported:
-    """A worker that came back tells of a run that its task was given, and nothing else is known of it.
+    """A reconnected worker reported a grant that the journal lacks.
 
-    Where a host lost its power the journal may lack its last moments; the larger cursor counts.
+    After a power failure the journal may lack its last records; of two grants the one with the larger cursor counts.
     """
 
     task_id: str
@@ -304,9 +313,13 @@ class SplitsReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgressed:
-    """How many splits of each provider a task is done with, over all repetitions, and where it can be taken over.
+    """A task progressed.
 
-    `trainers` are those that need nothing before that place.
+    Attributes:
+        task_id: The task.
+        splits_done: For each provider, how many splits were consumed completely, over all repetitions.
+        resume_position: Where another worker can take the task over.
+        trainers: The trainers that need no element before the resume position.
     """
 
     task_id: str
@@ -317,7 +330,7 @@ class TaskProgressed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsRefused:
-    """A task of a draining worker asked for splits that others will get: it will end early."""
+    """A task of a draining worker was refused more splits; it ends early, and other tasks get them."""
 
     task_id: str
 
@@ -332,14 +345,16 @@ class SplitsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLost:
-    """Elements of a task will not arrive. Every reader of the pass hears of these records once, in order.
+    """Elements of a task will not arrive. Every client of the iteration is notified of each such record once, in order.
 
     Attributes:
-        worker: The name of the worker that had it.
-        splits: Splits of which not all elements arrived.
-        elements: How many did not arrive; -1 where that cannot be known.
-        trainer_id: The trainer that they did not reach; empty for all readers together.
-        restarts: Whether the task begins again, so that readers get its elements from the first one on.
+        task_id: The task.
+        worker: The name of its last worker.
+        splits: How many splits did not arrive completely.
+        reason: Why the worker is gone, as in "was lost".
+        elements: How many elements did not arrive; -1 if that is unknown.
+        trainer_id: The trainer that they did not reach; empty for all clients together.
+        restarts: Whether the task begins again, so that clients get its elements from the first one on.
     """
 
     task_id: str
@@ -353,7 +368,7 @@ class TaskLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsHalted:
-    """The consumers of a pass are to stop where they are, for the tasks that give rounds change."""
+    """The consumers of an iteration are halted, because a new schedule is due."""
 
     job: str
     iteration: int
@@ -361,7 +376,7 @@ class RoundsHalted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsResumed:
-    """A halt is over without a change: one of the consumers has gone, and could not agree."""
+    """A halt ended without a new schedule, because a consumer left and could not answer."""
 
     job: str
     iteration: int
@@ -369,9 +384,16 @@ class RoundsResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleChanged:
-    """From the round `first_round` on these tasks give rounds, beginning with these turns of theirs.
+    """From `first_round` on, these tasks give the rounds in turn.
 
-    No consumer needs what came before the round `needed_from`; `dropped` rounds will never be given.
+    Attributes:
+        job: The name of the job.
+        iteration: The number of the iteration.
+        first_round: The first round of the schedule.
+        tasks: The tasks that give rounds.
+        task_rounds: For each of these tasks, which of its own rounds comes first.
+        needed_from: All consumers have taken the rounds before this one.
+        dropped: How many rounds are dropped, because not all consumers have received them.
     """
 
     job: str

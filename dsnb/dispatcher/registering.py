@@ -1,7 +1,7 @@
-"""Registering pipelines: the same pipeline has one id, and an id keeps the pipeline that it was first given.
+"""Registration of pipelines: the same pipeline has one id, and an id keeps the pipeline that it was first given.
 
-Readers of an id may be anywhere and come at any time. So a pipeline that is registered under the id of another one is
-not registered: its caller gets the id, and is told the first operation that differs.
+Clients may read an id from anywhere and at any time. So a pipeline with the id of a different one is not registered:
+its caller gets the id, and the first operation that differs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundE
 
 
 def register(core: Context, event: e.RegisterDataset) -> e.Registered:
-    """The id under which a pipeline can be read; found by its fingerprint where it is registered already.
+    """Register a pipeline and return its id. Without a requested id, the same pipeline is found by its fingerprint.
 
     Raises:
-        InvalidArgumentError: the id that was asked for has a pipeline of another structure.
+        InvalidArgumentError: the requested id has a pipeline with a different element spec.
     """
     known = core.state.datasets.get(event.dataset_id)
     if known is not None:
@@ -53,11 +53,11 @@ def register(core: Context, event: e.RegisterDataset) -> e.Registered:
 
 
 def forget(core: Context, event: e.ForgetDataset) -> None:
-    """Drop a dataset that nobody reads, and its jobs, so that its id can have another pipeline.
+    """Drop a dataset without clients, and its jobs, so that its id can have another pipeline.
 
     Raises:
         NotFoundError: there is no such dataset.
-        FailedPreconditionError: somebody reads it.
+        FailedPreconditionError: a job of the dataset has clients.
     """
     dataset_id = event.dataset_id
     if dataset_id not in core.state.datasets:

@@ -1,33 +1,34 @@
-"""Coordinated reads: which tasks give which rounds, agreed with all consumers.
+"""Coordinated reads: the schedule of which task gives which round, agreed with all consumers.
 
-Theory of operation. A round is n consecutive elements of one task, one for each of n consumers; rounds are numbered
-from 0 and every consumer takes all of them in order. A *lineup* says which tasks give the rounds from a certain one on,
-in turn, and which of its own turns each of them begins with (`wire.lineup` has the arithmetic). A lineup has no end of
-its own: consumers go on by it for as long as nothing changes, and need no dispatcher for that.
+Theory of operation. A round is n consecutive elements of one task, one for each of n consumers. Rounds are numbered
+from 0, and every consumer takes all of them in order. A task numbers its own rounds from 0 too: these are its *task
+rounds*. A *schedule* lists the tasks that give the rounds from a first round on, in turn, and the task round with which
+each of them begins (`wire.schedule` has the arithmetic). A schedule has no end: consumers follow it until a change,
+without the dispatcher.
 
-When the tasks change (a worker came, drains or is lost) or the consumers do (one joined, or came back), another lineup
-is due. All consumers have to change over at the same round, and none of them may have taken that round by the old
-lineup. So the dispatcher has all of them *halt*: each stops where it is, and tells which round it would take next. When
-all n have answered, the new lineup begins at the furthest of these rounds. Those that are behind it go on by the old
-lineup up to there. A halt lasts as long as one message there and back takes, no longer: it is answered by the
-consumer's own thread, whatever its user does meanwhile. Where a consumer goes away during a halt, so that not all can
-answer, the others are told to go on as before.
+A new schedule is due when the tasks change (a worker joined, drains or is lost) or the consumers change (one joined or
+joined again). All consumers must switch at the same round, and none of them may have taken that round by the old
+schedule. So the dispatcher *halts* all consumers: each stops where it is and reports which round it would take next.
+When all n have answered, the new schedule begins at the highest of these rounds. Consumers that are not there yet
+follow the old schedule up to it. A halt takes one message in each direction: a thread of the consumer answers it,
+independent of the user's code. If a consumer leaves during a halt, so that not all can answer, the others resume by
+the old schedule.
 
-A consumer takes an element only when its worker has said that all n have received theirs: the turn is *whole*. That is
-what keeps a round whole when a worker dies. Whatever anybody has taken by then, everybody has received, so all rounds
-before the new lineup can be taken by all. Beyond them the consumers may hold more turns of the dead worker; those that
-all of them have received are given in a lineup of that task alone, before the one without it. The others are dropped
-and counted.
+A consumer takes an element only after its worker has confirmed that all n consumers have received theirs: the task
+round is *complete*. This keeps rounds whole when a worker dies. Any round that one consumer has taken, all have
+received, so all consumers can take every round before the new schedule. They may hold further task rounds of the dead
+worker. Those that all of them have received are given in a schedule of that task only, which precedes the schedule
+without the task. The others are dropped and counted.
 
-A consumer that comes anew (its process was started again, its loop was run again) takes the place of the one with its
-index, and begins with the first round of the lineup that is made for it. A worker keeps each turn until all consumers
-have taken it, so that it can give it again to the newcomer. Where all consumers are new, nobody may know which round
-was the last; what the workers still have tells which turns are next.
+A new consumer (its process was restarted, or its loop was run again) replaces the one with the same index and begins
+with the first round of the schedule that is made for it. A worker keeps each task round until all consumers have taken
+it, so that it can send it to a new consumer again. If all consumers are new, no consumer may know the last round; the
+oldest task rounds that the workers still have determine which are next.
 
-Lineups, halts and places are in the journal. Where each consumer is, is not: consumers tell it again. So a dispatcher
-that died in a halt asks again, and one that died after it tells the lineup again to whoever has not heard of it.
+Schedules, halts and the clients of the consumers are in the journal. Where each consumer is, is not: consumers report
+it again. So a dispatcher that died during a halt asks again, and one that died after it sends the schedule again.
 
-`review` looks at a pass after each event, and does what is due by the state alone, whatever led to it.
+`update_schedules` checks all coordinated iterations after each event, and decides by the state only, not by the event.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from dsnb.wire.schedule import RoundSchedule, next_task_round, schedule_of, task
 
 
 def consumer_reported(core: Context, event: e.ConsumerReported) -> None:
-    """Take in where a consumer says that it is."""
+    """Store where a consumer is, from its report."""
     client = core.state.clients.get(event.client_id)
     if client is None or client.cancelled_by:
         return
@@ -68,7 +69,11 @@ def consumer_reported(core: Context, event: e.ConsumerReported) -> None:
 
 
 def update_schedules(core: Context) -> Exception | None:
-    """Do what is due in all coordinated passes; a mistake of ours in one of them holds up none of the others."""
+    """Halt, resume or reschedule all coordinated iterations as needed.
+
+    Returns:
+        The last exception, which is a bug of dsnb, or None. A bug in one iteration does not stop the others.
+    """
     bug = None
     for job in core.state.jobs.values():
         for iteration in job.iterations.values() if job.num_consumers else ():
@@ -80,7 +85,7 @@ def update_schedules(core: Context) -> Exception | None:
 
 
 def consumer_states(core: Context, job: str, iteration: Iteration) -> list[ConsumerState]:
-    """Where each consumer is, as far as is known; who has come or gone since the last look is taken in."""
+    """The last known state of each consumer, updated for clients that joined or left since the last call."""
     rounds = iteration.rounds
     assert rounds is not None, "only coordinated passes have consumers"
     states = core.transient.consumer_states.get((job, iteration.number))
@@ -95,7 +100,7 @@ def consumer_states(core: Context, job: str, iteration: Iteration) -> list[Consu
 
 
 def schedulable_tasks(core: Context, iteration: Iteration) -> tuple[str, ...]:
-    """The tasks that can give rounds now."""
+    """The tasks that can give rounds: those whose workers do not drain."""
     tasks = core.state.tasks
     return tuple(t for t in iteration.tasks if not core.state.workers[tasks[t].worker].draining)
 
@@ -119,17 +124,17 @@ def _update_schedule(core: Context, job: Job, iteration: Iteration) -> None:
 
 def _change_is_due(rounds: Rounds, tasks: tuple[str, ...]) -> bool:
     if not tasks:
-        return False  # those that are there go on giving what they have
+        return False  # no replacement: draining tasks continue to give the rounds that they have
     return rounds.client_ids != rounds.scheduled_client_ids or tasks != rounds.schedules[-1].tasks
 
 
 def _make_schedules(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) -> None:
-    """Make the lineups that follow from where all consumers are."""
+    """Make the new schedules, from where all consumers are."""
     first, tasks = agreed.first_round, schedulable_tasks(core, iteration)
     gone = [task for task in agreed.last_schedule.tasks if task not in tasks] if agreed.last_schedule else []
     for task in gone:
         begin, end, begun = agreed.remaining_rounds(task)
-        if end > begin:
+        if end > begin:  # all consumers hold these task rounds: give them in a schedule of this task only
             _record_schedule(core, job, iteration, agreed, first, (task,), (begin,), dropped=begun - end)
             first += end - begin
     dropped = sum(begun - end for begin, end, begun in map(agreed.remaining_rounds, gone) if end <= begin)
@@ -177,42 +182,47 @@ def _announce(core: Context, job: Job, iteration: Iteration, agreed: _Agreement,
 
 @dataclass(slots=True)
 class _Agreement:
-    """What follows from the answers of all consumers to a halt."""
+    """The rounds at which the next schedule begins, computed from the answers of all consumers to a halt."""
 
     rounds: Rounds
     states: Sequence[ConsumerState]
     last_schedule: RoundSchedule | None = field(init=False)
     first_round: int = field(init=False)
     dropped_before: int = field(init=False)
-    """Rounds that had been dropped before."""
+    """How many rounds had been dropped before this agreement."""
 
     def __post_init__(self) -> None:
         self.last_schedule = self.rounds.schedules[-1] if self.rounds.schedules else None
+        # New consumers may all know less than the last schedule, so its first round is a lower bound.
         known = [standing.round for standing in self.states]
         self.first_round = max(*known, self.last_schedule.first_round) if self.last_schedule else 0
         self.dropped_before = self.rounds.dropped
 
     @property
     def needed_from(self) -> int:
-        """The first round that some consumer has still to take."""
+        """The lowest round that some consumer has yet to take."""
         return min((standing.round for standing in self.states if standing.begun), default=self.first_round)
 
     def next_task_round(self, task: str) -> int:
-        """With which of its turns a task begins: the next one, or the first that its worker still has."""
+        """The task round with which a task begins: the next one, or the oldest that its worker still has if later."""
         kept = max(standing.oldest_rounds.get(task, 0) for standing in self.states)
         if self.last_schedule is None or task not in self.last_schedule.tasks:
             return kept
         return max(kept, next_task_round(self.last_schedule, task, self.first_round))
 
     def remaining_rounds(self, task: str) -> tuple[int, int, int]:
-        """Of a task that gives no more rounds: its next turn; the first that not all, and that nobody has received."""
+        """The task rounds left of a task that is gone.
+
+        Returns:
+            The next task round to give; the first that not all consumers have received; the first that none has.
+        """
         begin = self.next_task_round(task)
         received = [standing.received.get(task, 0) if standing.begun else 0 for standing in self.states]
         return begin, max(begin, min(received)), max(begin, *received)
 
 
 def waits_for(core: Context, job: Job, iteration: Iteration) -> str:
-    """Whom the next round waits for, in words; empty where nobody holds it up."""
+    """What the next round waits for, as text; empty if it waits for nothing."""
     rounds, states = iteration.rounds, consumer_states(core, job.name, iteration)
     assert rounds is not None
     if job.paused_by:

@@ -1,4 +1,4 @@
-"""The dispatcher's calls: messages to events and back."""
+"""The dispatcher's gRPC methods: they convert request messages to events, and results to reply messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dsnb.wire.threads import OnDemandExecutor
 
 
 class DispatcherServicer:
-    """Answers calls for a desk."""
+    """Answers the gRPC calls of clients, workers and viewers for a `Dispatcher`."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -86,13 +86,13 @@ class DispatcherServicer:
                 )
             )
             if registered.difference:
-                self._dispatcher.drop_unused_blobs()  # the definition that came is of none
+                self._dispatcher.drop_unused_blobs()  # no dataset uses the definition that was sent
                 return m.RegisterReply(dataset_id=registered.dataset_id, difference=registered.difference)
             missing = self._dispatcher.blobs.missing(request.blobs)
             return m.RegisterReply(dataset_id=registered.dataset_id, missing_blobs=missing)
 
     def get_dataset(self, request: m.DatasetRequest, _context: grpc.ServicerContext) -> Iterator[m.DatasetReply]:
-        """What is known of a dataset, then its definition in pieces."""
+        """Reply with the metadata of a dataset, then with its definition in pieces."""
         with self._dispatcher.locked():
             dataset = known_dataset(self._dispatcher.core, request.dataset_id)
             definition = self._dispatcher.blobs.get(dataset.definition)
@@ -188,7 +188,8 @@ class DispatcherServicer:
                 return m.EndReply(tasks=self._dispatcher.task_infos(client.job, client.iteration))
             iteration = self._dispatcher.core.state.iteration(client.job, client.iteration)
             sole_client = jobs.had_single_client(self._dispatcher.core, client)
-            # Where others read, the workers must hear first from this one what it consumed, and then that it is gone.
+            # A sole client can leave at once. With other clients, it must first acknowledge to the workers what it
+            # consumed: on its release they would give unacknowledged elements to the others.
             if len(iteration.clients) == 1 and request.final_report is not None:
                 position = positions.iteration_position(self._dispatcher.core, request.client_id)
                 self._dispatcher.client_reported(request.final_report)
@@ -210,11 +211,11 @@ class DispatcherServicer:
     def client_stream(
         self, reports: Iterator[m.ClientReport], context: grpc.ServicerContext
     ) -> Iterator[m.ClientUpdate]:
-        """A client's control stream: reports come up, tasks and losses go down."""
+        """A client's control stream: receives its reports, sends tasks and losses."""
         dispatcher, first = self._dispatcher, next(reports)
         outbox: Outbox[m.ClientUpdate] = Outbox()
         with dispatcher.locked():
-            if first.instance != dispatcher.core.state.instance:  # another service gave it its number
+            if first.instance != dispatcher.core.state.instance:  # another service issued this client id
                 raise unknown_client_error(first.client_id)
             dispatcher.handle(e.ClientHeartbeat(client_id=first.client_id))
             old = dispatcher.client_outboxes.get(first.client_id)
@@ -240,11 +241,12 @@ class DispatcherServicer:
             for report in until_broken(reports):
                 self._dispatcher.client_reported(report)
         except DsnbError:
-            pass  # told when it comes again, if it lasts
-        except Exception as error:  # noqa: BLE001 - a bug: told, or it would come again and again
+            pass  # the client reconnects, and gets the error then if it persists
+        except Exception as error:  # noqa: BLE001 - a bug: without the error the client would reconnect for ever
             outbox.messages.put(error)
         with self._dispatcher.locked(), suppress(UnavailableError):
-            if self._dispatcher.client_outboxes.get(client_id) is outbox:  # it has not said goodbye
+            # Otherwise the client has left, or has opened a newer stream.
+            if self._dispatcher.client_outboxes.get(client_id) is outbox:
                 self._dispatcher.handle(e.ClientDisconnected(client_id=client_id))
         outbox.messages.put(None)
 
@@ -253,7 +255,7 @@ class DispatcherServicer:
     def worker_stream(
         self, reports: Iterator[m.WorkerReport], context: grpc.ServicerContext
     ) -> Iterator[m.WorkerOrder]:
-        """A worker's control stream: statistics come up, tasks go down."""
+        """A worker's control stream: receives its reports, sends tasks and other orders."""
         dispatcher, first = self._dispatcher, next(reports)
         outbox: Outbox[m.WorkerOrder] = Outbox()
         with dispatcher.locked():
@@ -289,11 +291,12 @@ class DispatcherServicer:
                     dispatcher.handle(e.WorkerLeaves(uid=uid))
                     break
         except DsnbError:
-            pass  # told when it comes again, if it lasts
-        except Exception as error:  # noqa: BLE001 - a bug: told, or it would come again and again
+            pass  # the worker reconnects, and gets the error then if it persists
+        except Exception as error:  # noqa: BLE001 - a bug: without the error the worker would reconnect for ever
             outbox.messages.put(error)
         with dispatcher.locked(), suppress(UnavailableError):
-            if dispatcher.worker_outboxes.get(uid) is outbox:  # it has not said goodbye
+            # Otherwise the worker has left, or has opened a newer stream.
+            if dispatcher.worker_outboxes.get(uid) is outbox:
                 dispatcher.handle(e.WorkerDisconnected(uid=uid))
         outbox.messages.put(None)
 
@@ -323,7 +326,7 @@ class DispatcherServicer:
         return encode(self._dispatcher.status())
 
     def watch(self, request: m.WatchRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Snapshots at an interval; a viewer that reads slowly gets fewer, and holds nobody up."""
+        """Send snapshots at an interval. A viewer that reads slowly gets fewer, and blocks no other call."""
         interval = max(100, request.interval_ms) / 1000
         if request.interval_ms > 60_000:
             raise InvalidArgumentError("an interval above a minute is no watching", hint="ask for the status instead")

@@ -1,4 +1,4 @@
-"""The runs of splits that a task was given: with them its sequence of elements can be had again."""
+"""Ranges of splits that a task was given, from which its sequence of elements can be produced again; small tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from dsnb.wire.messages import FinishedSplits, IndexRange, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
 MAX_SPLIT_RANGES: Final = 10_000
-"""Runs of one task and provider that are remembered."""
+"""How many ranges are kept of one task and provider."""
 
 
 @dataclass(slots=True)
 class Grant:
-    """The last run of splits that a task got from a provider."""
+    """The last range of splits that a task got from a provider.
+
+    `cursor` is how many splits of this repetition the task had before.
+    """
 
     repetition: int
     cursor: int
@@ -27,17 +30,18 @@ class Grant:
 
 @dataclass(slots=True)
 class SplitRanges:
-    """Runs by provider, as repetition, first and end; joined where they follow each other.
+    """Ranges of splits in the order in which they were given; adjacent ranges are joined.
 
     Attributes:
-        truncated: Whether there were too many to remember.
+        by_provider: For each provider, lists of repetition, first and end.
+        truncated: Whether some ranges are missing, because there were more than `MAX_SPLIT_RANGES`.
     """
 
     by_provider: dict[int, list[list[int]]] = field(default_factory=dict)
     truncated: bool = False
 
     def add(self, provider: int, repetition: int, first: int, end: int) -> None:
-        """Remember a run."""
+        """Append a range, or set `truncated` if there are too many."""
         runs = self.by_provider.setdefault(provider, [])
         if runs and runs[-1][0] == repetition and runs[-1][2] == first:
             runs[-1][2] = end
@@ -47,7 +51,7 @@ class SplitRanges:
             self.truncated = True
 
     def drop_first(self, provider: int, repetition: int, count: int) -> None:
-        """Forget the first splits of a repetition, and all of earlier ones."""
+        """Drop the first `count` splits of a repetition, and all splits of earlier repetitions."""
         kept: list[list[int]] = []
         for number, first, end in self.by_provider.get(provider, ()):
             gone = min(count, end - first) if number == repetition else end - first if number < repetition else 0
@@ -57,14 +61,14 @@ class SplitRanges:
         self.by_provider[provider] = kept
 
     def without(self, parts: Iterable[FinishedSplits]) -> SplitRanges:
-        """The same without the first splits that are named."""
+        """A copy without the finished splits `parts`."""
         kept = SplitRanges({provider: [list(run) for run in runs] for provider, runs in self.by_provider.items()})
         for part in parts:
             kept.drop_first(part.provider, part.repetition, part.count)
         return kept
 
     def as_tuples(self) -> tuple[tuple[int, int, int, int], ...]:
-        """All runs, as provider, repetition, first and end."""
+        """All ranges, as provider, repetition, first and end."""
         return tuple(
             (provider, repetition, first, end)
             for provider, runs in self.by_provider.items()
@@ -74,7 +78,7 @@ class SplitRanges:
 
 @dataclass(slots=True)
 class Provider:
-    """Where the hand-out of one source's splits stands; `next` is the first that nobody has."""
+    """How far the splits of one source are assigned; `next` is the first split that no task has."""
 
     source: str
     count: int
@@ -85,7 +89,7 @@ class Provider:
 
 @dataclass(slots=True)
 class RecordedLoss:
-    """What readers of a pass are told when elements will not come; see `records.TaskLost`."""
+    """A loss that the clients of an iteration are notified of; see `records.TaskLost`."""
 
     task_id: str
     worker: str
@@ -105,12 +109,12 @@ class Unassignment:
 
 
 def merge_positions(*groups: Iterable[TrainerPosition]) -> tuple[TrainerPosition, ...]:
-    """All that positions say of what was consumed, as one for each trainer, without readers.
+    """The union of what positions say was consumed, as one position for each trainer, without `readers`.
 
     Example:
         >>> one = TrainerPosition(trainer_id="a", offset=3)
         >>> other = TrainerPosition(trainer_id="a", consumed=(IndexRange(first=3, end=5), IndexRange(first=8, end=9)))
-        >>> merged([one], [other])[0].offset
+        >>> merge_positions([one], [other])[0].offset
         5
     """
     found: dict[str, Ranges] = {}

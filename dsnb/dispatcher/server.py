@@ -1,4 +1,4 @@
-"""`DispatchServer`: the dispatcher as an object to start and stop."""
+"""`DispatchServer`: starts and stops a dispatcher with its gRPC server and its clock thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dsnb.wire.transfer import local
 
 
 class DispatchServer:
-    """The role that knows datasets, jobs, workers and splits. It never touches an element or user code.
+    """A dispatcher: it manages datasets, jobs, workers and splits. It never handles elements or runs user code.
 
     Args:
         config: Settings; None for the defaults.
@@ -37,8 +37,8 @@ class DispatchServer:
 
     Raises:
         AlreadyExistsError: the port is taken, or another dispatcher uses the `work_dir`.
-        DataLossError: what is in the `work_dir` is damaged.
-        FailedPreconditionError: a newer dsnb wrote it.
+        DataLossError: the data in the `work_dir` are damaged.
+        FailedPreconditionError: another version of dsnb wrote the journal, or the `work_dir` cannot be used.
 
     Example:
         >>> with DispatchServer() as dispatcher:
@@ -53,24 +53,29 @@ class DispatchServer:
         self._servicer = DispatcherServicer(self._dispatcher)
         self._server: GrpcServer | None = None
         self._ticker = threading.Thread(target=self._tick, name="dsnb-dispatcher-tick", daemon=True)
-        self._lock = threading.RLock()  # what could not be started is stopped at once
+        self._lock = threading.RLock()  # reentrant: `start` calls `stop` when it fails
         self._stop_once = StopOnce(self._lock)
         if start:
             self.start()
 
     @property
     def target(self) -> str:
-        """Where it listens, as in "grpc://127.0.0.1:5050"."""
+        """The address on which the dispatcher listens, as in "grpc://127.0.0.1:5050".
+
+        Raises:
+            FailedPreconditionError: the dispatcher was not started.
+        """
         if self._server is None:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
         return f"grpc://{format_address(self.config.host, self._server.port)}"
 
     @checked()
     def start(self) -> None:
-        """Listen; the second call does nothing.
+        """Start to listen; the second call does nothing.
 
         Raises:
-            FailedPreconditionError: it was stopped before.
+            AlreadyExistsError: the port is taken.
+            FailedPreconditionError: the dispatcher was stopped before.
         """
         with self._lock:
             if self.stopped:
@@ -87,29 +92,29 @@ class DispatchServer:
                 note_started(self.target)
                 self._ticker.start()
                 atexit.register(self.stop)
-            except BaseException:  # Ctrl-C among them
+            except BaseException:  # KeyboardInterrupt too
                 self.stop()
                 raise
 
     @checked()
     def drain(self) -> None:
-        """Let nobody begin to read any more; those who read go on."""
+        """Refuse new clients; clients that have joined continue."""
         self._dispatcher.draining = True
 
     @property
     def idle(self) -> bool:
-        """Whether nobody reads."""
+        """Whether the service has no clients."""
         with self._dispatcher.locked():
             return not self._dispatcher.core.state.clients
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped."""
+        """Whether `stop` has been called, by the user or at exit."""
         return self._stop_once.requested.is_set()
 
     @checked()
     def stop(self) -> None:
-        """Stop listening and end all threads; a second call only waits for the first, as the process may end next."""
+        """Stop listening and end all threads. A second call waits for the first, because the process may exit next."""
         self._stop_once.run(self._stop)
 
     def _stop(self) -> None:
@@ -117,7 +122,7 @@ class DispatchServer:
         if self._server is None:
             self._dispatcher.close()
             return
-        if self.config.work_dir is None:  # else it may be started again where it was
+        if self.config.work_dir is None:  # with a work_dir, a new dispatcher may listen at the same address soon
             note_stopped(self.target, self.config.name)
         local.withdraw_blobs(self._address)
         discovery.forget_token(self.target, self.token)
@@ -130,10 +135,10 @@ class DispatchServer:
 
     @checked()
     def join(self) -> None:
-        """Wait until it is stopped.
+        """Wait until the dispatcher is stopped.
 
         Raises:
-            FailedPreconditionError: it was never started.
+            FailedPreconditionError: the dispatcher was never started.
         """
         if self._server is None and not self.stopped:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
@@ -141,11 +146,11 @@ class DispatchServer:
 
     @checked()
     def status(self) -> Snapshot:
-        """What the service looks like now."""
+        """A snapshot of the service: workers, jobs, trainers and events."""
         return self._dispatcher.status()
 
     def worker_died(self, uid: str, exit_reason: str) -> None:
-        """Count a worker as lost at once, because its owner saw it die; its readers are told how."""
+        """Count a worker as lost at once, because its owner saw it die; clients get `exit_reason` with the loss."""
         self._dispatcher.worker_died(uid, exit_reason)
 
     def announce(self, text: str, level: str = "info") -> None:
@@ -153,7 +158,7 @@ class DispatchServer:
         self._dispatcher.announce(text, level)
 
     def set_worker_pool(self, worker_pool: WorkerPool) -> None:
-        """Learn who starts and stops workers here."""
+        """Set the object that starts and stops this service's workers."""
         self._dispatcher.worker_pool = worker_pool
 
     def __enter__(self) -> DispatchServer:
@@ -174,7 +179,7 @@ class DispatchServer:
         return self.target.removeprefix("grpc://")
 
     def _listen(self) -> GrpcServer:
-        """Listen where it was asked for; else where the last one of its work folder did, for others look there."""
+        """Listen on the configured port, or the last one used with this `work_dir`: workers and clients retry there."""
         ports = _ports(self.config)
         taken = 0
         while True:
@@ -195,14 +200,14 @@ class DispatchServer:
         while not self._stop_once.requested.wait(self.config.job_gc_check_interval_ms / 1000):
             try:
                 self._dispatcher.handle(e.Tick())
-            except UnavailableError:  # the journal could not be written; whoever calls is told
+            except UnavailableError:  # the journal cannot be written; callers get this error too
                 pass
-            except Exception as bug:  # noqa: BLE001 - without this thread nobody is ever found to be gone
+            except Exception as bug:  # noqa: BLE001 - without this thread no dead worker or client would be noticed
                 self._dispatcher.report_bug(bug, "its clock")
 
 
 def _ports(config: DispatcherConfig) -> list[int]:
-    """The ports to try, one after the other."""
+    """The ports to try, in order; 0 for a free port."""
     if config.port or config.work_dir is None:
         return [config.port]
     try:
@@ -221,14 +226,14 @@ def _port_moved_text(taken: int, port: int) -> str:
 
 def _save_port(config: DispatcherConfig, port: int) -> None:
     if config.work_dir is not None and config.fault_tolerant_mode is not False:
-        with suppress(OSError):  # a convenience; what cannot be done without has been kept
+        with suppress(OSError):  # a convenience: the service works without the saved port
             handle = os.open(Path(config.work_dir, "port"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(handle, "w", encoding="ascii") as file:
                 file.write(str(port))
 
 
 def _make_dispatcher(config: DispatcherConfig) -> tuple[str, Dispatcher]:
-    """The token of a service and its desk, as its work folder tells where it has one."""
+    """The token and the dispatcher of a service, restored from its `work_dir` if it has one."""
     if config.work_dir is None:
         return config.token if config.token is not None else new_token(), Dispatcher(config)
     folder = Path(config.work_dir)

@@ -1,4 +1,9 @@
-"""The shell around the core: one lock, the journal, and the queues by which workers and clients hear of decisions."""
+"""The shell around the core: one lock, the journal, and the queues of messages to workers and clients.
+
+Each event is handled under the lock: the core decides, the journal commits the records, then the instructions are
+carried out. If the journal cannot be written, no instruction is carried out and no further event is handled until the
+records are committed.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +56,13 @@ _log = logging.getLogger(__name__)
 _MAX_EVENTS = 200
 _REPORT_TIMEOUT_S = 0.25
 _CONNECT_TIMEOUT_S = 0.1
-"""How long a status waits for readers that were let in and have not opened their control streams yet."""
+"""How long a status waits for clients that have joined and not opened their control streams yet."""
 
 
 class Outbox(Generic[Message]):
-    """What waits to be sent on one control stream, and up to which number its other side has answered.
+    """The messages to send on one control stream, and the last request for a report that the peer has answered.
 
-    An error ends the stream with it, None without one.
+    An exception in the queue ends the stream with that error; None ends it without one.
     """
 
     def __init__(self) -> None:
@@ -66,12 +71,12 @@ class Outbox(Generic[Message]):
 
 
 class Dispatcher:
-    """Takes events from all threads, one at a time, and sees to what follows.
+    """Handles events from all threads, one at a time, and carries out what the core decides.
 
     Args:
         config: Times and limits.
-        journal: What was decided before, and where decisions are kept; None for a new service in memory.
-        blobs: What registered pipelines hold; None for the memory.
+        journal: Stores the records, and restores the state from them; None for a new service in memory.
+        blobs: Stores the definitions and captured arrays of registered pipelines; None to keep them in memory.
     """
 
     def __init__(
@@ -87,7 +92,7 @@ class Dispatcher:
         self.target = ""
         self.worker_pool: WorkerPool | None = None
         self.draining = False
-        """Whether nobody may begin to read any more."""
+        """Whether new clients are refused."""
         self.worker_outboxes: dict[str, Outbox[WorkerOrder]] = {}
         self.client_outboxes: dict[str, Outbox[ClientUpdate]] = {}
         self._changed = threading.Condition(threading.RLock())
@@ -100,7 +105,7 @@ class Dispatcher:
         self.handle(e.DispatcherStarts(instance=secrets.token_hex(8)))
 
     def _restore(self) -> None:
-        """Expect those again that the journal knows of, and let blobs go that were left behind."""
+        """Register the restored tasks and clients in the statistics, and drop blobs that no dataset uses."""
         for task in self.core.state.tasks.values():
             self.statistics.register_task(task.task_id, task.job)
         for client in self.core.state.clients.values():
@@ -111,14 +116,15 @@ class Dispatcher:
     # ---- decisions
 
     def handle(self, event: e.Event) -> Any:
-        """Decide, keep the records, carry out the instructions, and answer.
+        """Handle one event: decide, commit the records, carry out the instructions, and return the reply.
 
         Raises:
-            DsnbError: what the core says of the caller's mistake.
-            Exception: a mistake of dsnb's own.
+            DsnbError: the caller's mistake, as found by the core.
+            UnavailableError: the journal cannot be written.
+            Exception: a bug of dsnb.
         """
         with self._changed:
-            self._commit()
+            self._commit()  # an earlier decision that could not be written: records must stay in order
             self._uncommitted = decision = self.core.handle(event, time.monotonic())
             self._commit()
             if decision.bug is not None:
@@ -128,7 +134,7 @@ class Dispatcher:
         return decision.reply
 
     def _commit(self) -> None:
-        """See to what follows from a decision. Where its records cannot be kept nobody hears of it, until they can."""
+        """Commit the pending decision and carry it out. If its records cannot be written, it stays pending."""
         if self._uncommitted is None:
             return
         self.journal.append(self._uncommitted.records)
@@ -142,14 +148,15 @@ class Dispatcher:
         for away in [one for one in decision.instructions if isinstance(one, e.DisconnectWorker)]:
             if away.worker in self.worker_outboxes:
                 self.worker_outboxes[away.worker].messages.put(FailedPreconditionError(away.reason, did="it ended"))
-        # First: what a worker produced that was started again is counted before its tasks are the new one's.
+        # Before the instructions: the statistics must count what a restarted worker's old process produced before
+        # `StartTask` registers the tasks for the new process.
         self._forget_gone()
         for instruction in decision.instructions:
             self._carry_out(instruction)
         self._changed.notify_all()
 
     def _archive(self, records: Iterable[Record]) -> None:
-        """Drop from the ledger what the state no longer keeps of archived and dropped jobs."""
+        """Reduce the statistics of archived jobs to their totals, and drop those of forgotten jobs."""
         for record in records:
             if isinstance(record, IterationArchived) and (job := self.core.state.jobs.get(record.job)) and job.archived:
                 self.statistics.archive(record.job)
@@ -157,23 +164,23 @@ class Dispatcher:
                 self.statistics.forget_archived(record.name)
 
     def _compact(self) -> None:
-        with suppress(UnavailableError):  # the records are kept, and it is tried again
+        with suppress(UnavailableError):  # the records are still in the file; the next commit tries again
             self.journal.compact(self.core.state)
 
     def drop_unused_blobs(self) -> None:
-        """Drop the blobs that no dataset uses."""
+        """Delete the blobs that no dataset uses."""
         datasets = self.core.state.datasets.values()
         self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.blobs)})
 
     def close(self) -> None:
-        """Let the journal go. What is decided from now on is kept nowhere, and refused."""
+        """Close the journal. Later events that produce records fail."""
         with self._changed:
             self._compact()
             self.journal.close()
 
     def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:
-            case e.StartTask() | e.UpdateTask():  # a worker that has the task takes over what has changed
+            case e.StartTask() | e.UpdateTask():  # a worker that already has the task applies only the changes
                 task = self.core.state.tasks.get(instruction.task_id)
                 if task is not None:
                     first = task.takeover_position.first_index if task.takeover_position is not None else 0
@@ -224,7 +231,7 @@ class Dispatcher:
                 self.client_outboxes[client.client_id].messages.put(update)
 
     def _forget_gone(self) -> None:
-        """Let go of what belongs to workers, clients and jobs that the state no longer has."""
+        """Drop outboxes and statistics of workers, clients and jobs that are no longer in the state."""
         state = self.core.state
         for uid in self.worker_outboxes.keys() - state.workers.keys():
             self.worker_outboxes.pop(uid).messages.put(None)
@@ -235,15 +242,15 @@ class Dispatcher:
         self.statistics.retain_only(state.jobs.keys(), state.clients.keys())
 
     def worker_died(self, uid: str, exit_reason: str) -> None:
-        """A worker's owner saw it die."""
+        """Count a worker as lost, because the process that owns it has seen it die."""
         with self._changed:
             self.handle(e.WorkerLeaves(uid=uid, exit_reason=exit_reason + self.statistics.last_produced(uid)))
 
     def evict_trainer(self, job_name: str, trainer_id: str) -> None:
-        """Have the workers keep nothing for a trainer any longer.
+        """Have the workers drop everything that they keep for a trainer.
 
         Raises:
-            NotFoundError: there is no such job, or it has no such trainer.
+            NotFoundError: there is no such job, or the job has no such trainer.
         """
         with self._changed:
             job = known_job(self.core, job_name)
@@ -252,7 +259,8 @@ class Dispatcher:
                 raise NotFoundError(
                     f"the job {job.name!r} has no trainer {trainer_id!r}",
                     did="nothing was changed",
-                    hint=f"{did_you_mean(trainer_id, known)}its trainers are {', '.join(map(repr, known)) or 'none yet'}",
+                    hint=f"{did_you_mean(trainer_id, known)}its trainers are "
+                    f"{', '.join(map(repr, known)) or 'none yet'}",
                 )
             for task in [self.core.state.tasks[t] for i in job.iterations.values() for t in i.tasks]:
                 eviction = TrainerEviction(task_id=task.task_id, trainer_id=trainer_id)
@@ -260,7 +268,7 @@ class Dispatcher:
             self.announce(f"trainer {trainer_id!r} of job {job.name!r} was sent away", "info")
 
     def report_bug(self, bug: Exception, where: str) -> None:
-        """Tell of a mistake of dsnb's own that is nothing to any caller; of one that comes again and again, once."""
+        """Log and announce a bug of dsnb that no caller gets as an error; once for each place and exception type."""
         with self._changed:
             if (where, type(bug)) not in self._reported_bugs:
                 self._reported_bugs.add((where, type(bug)))
@@ -269,11 +277,11 @@ class Dispatcher:
                 self.announce(text, "warning")
 
     def announce(self, text: str, level: str) -> None:
-        """Add a line to the events that people read."""
+        """Add a line to the events of the status."""
         with self._changed:
             self._carry_out(e.Announce(level=level, text=text))
 
-    # ---- what is told
+    # ---- messages
 
     def task_order(self, task: Task) -> TaskOrder:
         job = self.core.state.jobs[task.job]
@@ -298,9 +306,9 @@ class Dispatcher:
         )
 
     def task_infos(self, job: str, iteration: int) -> tuple[TaskInfo, ...]:
-        """An iteration's tasks, as its clients hear of them."""
+        """An iteration's tasks, in the form that its clients get."""
         state = self.core.state
-        # A trainer that joins late may begin with elements that all others are done with.
+        # In the cross-trainer cache a late trainer may still need elements that all others have consumed.
         past = not state.jobs[job].cached
         return tuple(
             TaskInfo(
@@ -318,7 +326,7 @@ class Dispatcher:
         )
 
     def client_update(self, job: str, number: int, losses_received: int | None = None) -> ClientUpdate:
-        """How an iteration is now; for one who has heard of so many of its losses, with the others."""
+        """The current state of an iteration, with its losses from number `losses_received` on; None for no losses."""
         known = self.core.state.jobs.get(job)
         iteration = known.iterations.get(number) if known else None
         if known is None or iteration is None:
@@ -333,11 +341,11 @@ class Dispatcher:
         )  # fmt: skip
 
     def locked(self) -> threading.Condition:
-        """The lock, for looks at several tables at once."""
+        """The lock, as a context manager, for reading several tables consistently."""
         return self._changed
 
     def close_streams(self) -> None:
-        """End all control streams."""
+        """End the control streams of all workers and clients."""
         with self._changed:
             for worker in self.worker_outboxes.values():
                 worker.messages.put(None)
@@ -388,7 +396,7 @@ class Dispatcher:
             self.handle(leaving if report.leaving else e.ClientHeartbeat(client_id=report.client_id))
 
     def collect_reports(self) -> None:
-        """Have everybody report now, and wait a moment for it: a status is as fresh as it can be."""
+        """Request reports from all clients and workers, and wait briefly for them, so that a status is up to date."""
         with self._changed:
             self._changed.wait_for(self._all_clients_connected, _CONNECT_TIMEOUT_S)
             self._report_seq += 1
@@ -396,7 +404,7 @@ class Dispatcher:
             clients, workers = list(self.client_outboxes.values()), list(self.worker_outboxes.values())
             for client in clients:
                 client.messages.put(ClientUpdate(report_seq=number))
-            # Clients first: their report also tells the workers what was consumed.
+            # Clients first: on this request they also acknowledge to the workers what they have consumed.
             self._changed.wait_for(lambda: all(c.answered_seq >= number for c in clients), _REPORT_TIMEOUT_S)
             for worker in workers:
                 worker.messages.put(WorkerOrder(report_seq=number))
@@ -408,7 +416,7 @@ class Dispatcher:
         )
 
     def status(self) -> Snapshot:
-        """A fresh snapshot."""
+        """A snapshot of the service, after new reports of clients and workers."""
         self.collect_reports()
         with self._changed:
             self.core.now = time.monotonic()

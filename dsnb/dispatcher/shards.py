@@ -1,8 +1,9 @@
-"""Static sharding: who produces which shard of a pass.
+"""Static sharding: which worker produces which shard of an iteration.
 
-The number of shards is fixed when a pass begins: the length of the list of workers, or, where there is no list, the
-number of workers that are here. A shard whose worker is lost begins again with the next worker that has none: the one
-at its place in the list, without a list any newcomer. A shard that was produced to its end is never produced again.
+The number of shards is fixed when an iteration begins: the length of `worker_addresses`, or, without that list, the
+number of workers that have joined and do not drain. A shard whose worker is lost begins again with the next worker that
+has no shard: with a list the worker with the shard's index, without one any worker. A shard that was produced to its
+end is never produced again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from dsnb.pipeline.modes import STATIC_MODES, ShardingSupport, check_mode, check
 
 
 def check(core: Context, event: e.Join, dataset: DatasetRegistered) -> None:
-    """Refuse a pass that could not be divided.
+    """Refuse an iteration that cannot be divided into shards.
 
     Raises:
         NotFoundError: the mode divides files, and there are none.
-        FailedPreconditionError: the pipeline is marked for the mode HINT, and this is another one.
+        FailedPreconditionError: the pipeline is marked for the mode HINT, and the mode is another one.
         InvalidArgumentError: there are no workers, or fewer files than workers.
     """
     offer = ShardingSupport(
@@ -40,12 +41,12 @@ def check(core: Context, event: e.Join, dataset: DatasetRegistered) -> None:
 
 
 def count(core: Context) -> int:
-    """How many shards a pass that begins now has."""
+    """The number of shards of an iteration that begins now."""
     return len(core.config.worker_addresses or _available_workers(core))
 
 
 def first_owners(core: Context) -> list[tuple[int, str]]:
-    """The shards of a pass that begins now, with the workers that produce them."""
+    """The shards of an iteration that begins now, each with the uid of the worker that produces it."""
     present, entries = _available_workers(core), core.config.worker_addresses
     if entries:
         return [(worker.static_index, worker.uid) for worker in present if 0 <= worker.static_index < len(entries)]
@@ -53,12 +54,12 @@ def first_owners(core: Context) -> list[tuple[int, str]]:
 
 
 def has_task(core: Context, iteration: Iteration, worker: Worker) -> bool:
-    """Whether a worker has a task in a pass."""
+    """Whether a worker has a task in an iteration."""
     return any(core.state.tasks[task].worker == worker.uid for task in iteration.tasks)
 
 
 def vacant_shard(core: Context, iteration: Iteration, worker: Worker) -> int | None:
-    """The shard of a pass that a worker is to produce, if it has none and one is without a worker."""
+    """A shard without a task that a worker can produce; None if there is none or the worker already has a task."""
     silent = core.transient.worker_deadlines.get(worker.uid, core.now) < core.now  # about to be counted as lost
     if iteration.finished or worker.draining or silent or has_task(core, iteration, worker):
         return None
@@ -70,7 +71,7 @@ def vacant_shard(core: Context, iteration: Iteration, worker: Worker) -> int | N
 
 
 def without_worker(core: Context, iteration: Iteration) -> tuple[str, ...]:
-    """The shards that no worker ever had, as people know them."""
+    """Descriptions of the shards that no worker ever had."""
     entries = dict(enumerate(core.config.worker_addresses or ()))
     return tuple(
         f"{at} of {len(iteration.shards)} ({entries.get(at, 'no longer in the list')})"

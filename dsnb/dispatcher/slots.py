@@ -1,8 +1,8 @@
-"""A fixed list of workers: which place in it belongs to a worker that tells its address.
+"""A fixed list of workers (`worker_addresses`): which entry belongs to a worker with a given address.
 
-An entry is "host", "host:port", "host:%port%" or "host:%port_name%", a protocol before it or not, an IPv6 address in
-brackets. A place belongs to the worker that came first, for as long as it is here: one that is gone frees it, so that
-its successor may come on another port. All names of this machine's loopback are one host.
+An entry is "host", "host:port", "host:%port%" or "host:%port_name%", with or without a protocol; an IPv6 address is in
+brackets. An entry belongs to the first worker that matches it, until that worker is gone; then a successor may join on
+another port. All names of this machine's loopback are one host. The index of a worker's entry is its static index.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 
 
 def static_index(entries: Sequence[str], address: str, taken: Mapping[int, str]) -> int:
-    """The place of a worker in the list.
+    """The index of a worker's entry in the list.
 
     Args:
         entries: The list.
-        address: What the worker told.
-        taken: The addresses of the workers that are here, by their places.
+        address: The address that the worker reported.
+        taken: The addresses of the present workers, by static index.
 
     Raises:
-        FailedPreconditionError: the list has no place for such an address, or others have it.
+        FailedPreconditionError: the list has no entry for the address, or other workers have all such entries.
 
     Example:
-        >>> place_of(["a:%port%", "b:7000", "a:%port%"], "a:5050", {0: "a:6060"})
+        >>> static_index(["a:%port%", "b:7000", "a:%port%"], "a:5050", {0: "a:6060"})
         2
     """
     for index, other in taken.items():
         if other == address:
             return index
     host, port = _parts(address)
-    # An entry that names the port is meant for this worker alone, so it goes before those for any port.
+    # An entry with this port can belong to no other worker of the host, so it goes before entries for any port.
     indices = [at for wanted in (port, "") for at, entry in enumerate(entries) if _parts(entry) == (host, wanted)]
     for index in indices:
         if index not in taken:
@@ -57,10 +57,10 @@ def static_index(entries: Sequence[str], address: str, taken: Mapping[int, str])
 
 
 def matches_entry(entry: str, address: str) -> bool:
-    """Whether a place in the list may belong to a worker.
+    """Whether an entry of the list may belong to a worker with this address.
 
     Example:
-        >>> is_place_of("a:%port%", "a:5050"), is_place_of("a:7000", "a:5050")
+        >>> matches_entry("a:%port%", "a:5050"), matches_entry("a:7000", "a:5050")
         (True, False)
     """
     host, port = _parts(address)
@@ -68,7 +68,7 @@ def matches_entry(entry: str, address: str) -> bool:
 
 
 def _parts(address: str) -> tuple[str, str]:
-    """Host and port of an address or entry; no port where any will do."""
+    """Host and port of an address or entry; the port is empty if any port matches."""
     found = _ENTRY.fullmatch(address)
     if found is None:
         return address, ""

@@ -1,4 +1,4 @@
-"""Handing out splits: each to one task, and the same answer to the same question, however often it is asked."""
+"""Assigning splits: each split to one task. A repeated request gets the same answer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundE
 
 
 def assign_splits(core: Context, event: e.SplitsRequested) -> e.Splits:
-    """The next run of splits for a task, sized to the work that is left; at least one.
+    """The next range of splits for a task: at least one split, and fewer as less work is left.
 
-    A request for an older repetition than the provider's is told that it is over; one for a newer repetition begins
-    it, and what was left of the old one is abandoned (the longer side of a zip).
+    A request for an older repetition than the provider's is answered with `done`. A request for a newer repetition
+    begins it, and the rest of the old one is abandoned (the longer side of a zip).
 
     Raises:
-        NotFoundError: the task is unknown.
-        FailedPreconditionError: the cursor fits neither the last answer nor the next.
+        NotFoundError: the task is unknown, or belongs to another worker or incarnation.
+        InvalidArgumentError: the task has no such provider.
+        FailedPreconditionError: the cursor matches neither the last answer nor the next.
     """
     task = core.state.tasks.get(event.task_id)
     if task is None:
@@ -30,12 +31,14 @@ def assign_splits(core: Context, event: e.SplitsRequested) -> e.Splits:
         raise InvalidArgumentError(f"the task {event.task_id} has no split provider {event.provider}")
     provider = iteration.providers[event.provider]
     given = task.grants.get(event.provider)
+    # The worker repeats a request whose answer was lost: same cursor, same splits.
     if given and (given.repetition, given.cursor) == (event.repetition, event.cursor):
         return e.Splits(first=given.first, end=given.end)
     _check_cursor(task, event)
     if event.repetition < provider.repetition or task.splits_refused:
         return e.Splits(done=True)
-    leaving = core.state.workers[task.worker].draining and iteration.rounds is None  # else consumers agree on its end
+    # In a coordinated read a draining task still gets splits: the consumers agree on the round at which it ends.
+    leaving = core.state.workers[task.worker].draining and iteration.rounds is None
     if leaving and _has_splits_left(provider, event.repetition):
         core.record(r.SplitsRefused(task_id=task.task_id))
         return e.Splits(done=True)
@@ -60,9 +63,10 @@ def assign_splits(core: Context, event: e.SplitsRequested) -> e.Splits:
 
 
 def restore_grant(core: Context, task: Task, reported: e.ReportedGrant) -> None:
-    """Take the word of a worker that came back for the last run that its task was given, if we know less.
+    """Record the last grant of a task as its reconnected worker reports it, if the journal has an older one.
 
-    What the journal lacks may have been given to others since; what they have is theirs.
+    A power failure may take the last records of the journal. The splits may have been given to other tasks since; then
+    the other tasks keep them.
     """
     iteration = core.state.iteration(task.job, task.iteration)
     known = task.grants.get(reported.provider)
@@ -70,7 +74,7 @@ def restore_grant(core: Context, task: Task, reported: e.ReportedGrant) -> None:
         return
     if known is not None and (known.repetition, known.cursor) >= (reported.repetition, reported.cursor):
         return
-    for other in map(core.state.tasks.__getitem__, iteration.tasks):
+    for other in map(core.state.tasks.__getitem__, iteration.tasks):  # refuse an overlap with another task's last grant
         run = other.grants.get(reported.provider)
         if other is not task and run and run.repetition == reported.repetition:
             if run.first < reported.end and reported.first < run.end:
@@ -93,7 +97,7 @@ def _check_cursor(task: Task, event: e.SplitsRequested) -> None:
     if given and given.repetition == event.repetition:
         expected = given.cursor + given.end - given.first
     elif given and given.repetition > event.repetition:
-        return  # an old question; it is told that its repetition is over
+        return  # a late request for an older repetition; `assign_splits` answers it with `done`
     if event.cursor != expected:
         raise FailedPreconditionError(
             f"the task {task.task_id} asks for splits from {event.cursor} on, and had {expected}",
@@ -102,7 +106,7 @@ def _check_cursor(task: Task, event: e.SplitsRequested) -> None:
 
 
 def _has_splits_left(provider: Provider, repetition: int) -> bool:
-    """Whether a repetition, this or a later one, has splits for anybody."""
+    """Whether this repetition, or a later one, has unassigned splits."""
     return provider.next < provider.count or (repetition > provider.repetition and provider.count > 0)
 
 
@@ -111,6 +115,6 @@ def _begin_repetition(core: Context, task: Task, provider: int, repetition: int)
 
 
 def _grant_size(provider: Provider, tasks: int, want: int) -> int:
-    """Half of an even share of what is left, so that no task sits on work that another could do."""
+    """Half of an even share of the splits that are left, so that no task holds work that another could do."""
     left = provider.count - provider.next
     return max(1, min(want, left // (2 * max(1, tasks)), left))

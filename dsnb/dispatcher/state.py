@@ -1,19 +1,20 @@
 """The dispatcher's state: tables that only records change.
 
 Theory of operation. A *dataset* is a registered pipeline. A *job* reads one dataset in one mode under one name. An
-*iteration* is one pass of a job, numbered from 0. When it is created each worker gets a *task* in it; workers that come
-later get one too while it runs. *Clients* belong to one iteration. An iteration of a DYNAMIC job has *providers*, whose
-splits are handed to tasks in runs; a provider's repetition goes up each time its splits are used up (a `repeat` inside
-the pipeline asks for the next one), and a task that asks for an older repetition is told that it is over. In the static
-modes a pass has *shards*, each with one task at a time; what has become of a shard outlives its task. See `rounds` too.
+*iteration* is one pass of a job, numbered from 0. When an iteration is created, each worker gets a *task* in it;
+workers that join while it runs get one too. A *client* belongs to one iteration. An iteration of a DYNAMIC job has
+*providers*, whose splits are assigned to tasks in ranges. A provider's repetition goes up each time its splits are used
+up (a `repeat` inside the pipeline requests the next one); a request for splits of an older repetition is answered with
+"done". In the static modes an iteration has *shards*, each with at most one task at a time; the state of a shard
+outlives its task. The tables of coordinated reads are described in `rounds`.
 
-An iteration is finished when all its tasks have ended. A task whose worker is gone is *halted* until it is assigned to
-another worker (see `reassignment`); one that cannot be is dropped, so the rest can still finish. Of finished iterations
-that nobody reads any more the newest few are kept; of the others, and of all iterations of jobs that were long ago,
-only their numbers: who reads one of them again finds it empty.
+An iteration is finished when all its tasks have ended. A task whose worker is gone is *unassigned* until another worker
+gets it (see `reassignment`); a task that cannot be reassigned is dropped, so that the rest can still finish. The newest
+few finished iterations without clients are kept. Of older ones, and of all iterations of old jobs, only the numbers are
+kept: a client that reads one of them again finds it empty.
 
-`apply` is the only way in, live and at replay. What is not here (who was heard of when, what was consumed) is not
-needed after a restart, or comes again by itself.
+`apply` is the only way to change the state, live and at replay. Data that is not here (times of heartbeats, what
+clients consumed) is not needed after a restart, or is reported again.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
-"""What has become of a shard."""
+"""The states that a shard can have."""
 MAX_CANCELLED_JOBS = 100
-"""Cancelled jobs whose names are kept, so that cancelling one again is no error."""
+"""How many names of cancelled jobs are kept, so that cancelling a job twice is not an error."""
 
 
 @dataclass(slots=True)
@@ -56,31 +57,31 @@ class Task:
     shard: int = -1
     incarnation: int = 1
     sequence_incarnation: int = 1
-    """The incarnation in which its elements were numbered from 0; those that took it over since go on counting."""
+    """The incarnation in which element numbers began at 0; incarnations that took the task over continue them."""
     ended: bool = False
     splits_refused: bool = False
     grants: dict[int, Grant] = field(default_factory=dict)
     splits_given: dict[int, int] = field(default_factory=dict)
     splits_done: tuple[int, ...] = ()
-    """Splits of each provider whose elements have been consumed, as its worker last said."""
+    """For each provider, how many splits were consumed completely, from the worker's last report."""
     start_position: r.TaskStartPosition | None = None
-    """Where it began, in a pass that was resumed."""
+    """Where the task began, if the iteration was resumed from a reading position."""
     all_splits: SplitRanges = field(default_factory=SplitRanges)
-    """All splits that it was given, for reading positions."""
+    """All splits that the task was given, for reading positions."""
     takeover_position: r.TaskStartPosition | None = None
-    """Where this incarnation began, if it took over from another one."""
+    """Where this incarnation began, if it took over from an earlier one."""
     unfinished_splits: SplitRanges = field(default_factory=SplitRanges)
-    """The splits that this incarnation was given and that are not behind for good."""
+    """Splits given to this incarnation that a takeover may have to produce again."""
     total_splits: int = 0
-    """Splits of all providers that it was given over all incarnations."""
+    """How many splits of all providers the task was given, over all incarnations."""
     resume_position: ResumePosition | None = None
-    """Where it can be taken over, as its worker last said."""
+    """Where another worker can take the task over, from the worker's last report."""
     unassignment: Unassignment | None = None
-    """Set while it has no worker."""
+    """Why the task has no worker; None while it has one."""
     consumed_positions: tuple[TrainerPosition, ...] = ()
-    """What was consumed of its present sequence, as far as it need not be told again; without readers."""
+    """What is known to be consumed of the current sequence and is not reported again; `readers` is always empty."""
     worker_deaths: int = 0
-    """Workers that died since anything of it was consumed."""
+    """How many workers died since the task last made progress."""
 
 
 @dataclass(slots=True)
@@ -90,27 +91,27 @@ class Iteration:
     tasks: list[str] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)
     join_count: int = 0
-    """How many clients have ever joined it."""
+    """How many clients ever joined."""
     providers: list[Provider] = field(default_factory=list)
     shards: list[str] = field(default_factory=list)
-    """What has become of each shard, in the static modes."""
+    """The state of each shard, in the static modes."""
     entropy: int = 0
     losses: list[RecordedLoss] = field(default_factory=list)
     trainers: list[str] = field(default_factory=list)
-    """Trainers that have joined it, if the job is cached."""
+    """Trainers that joined, if the job is cached."""
     ended_trainers: list[str] = field(default_factory=list)
-    """Those of them that have had all of it."""
+    """Trainers that received the whole iteration."""
     lost_trainers: list[str] = field(default_factory=list)
-    """Those of them that have not, whose last client was lost: another one may come for the rest."""
+    """Trainers that did not, and whose last client was lost: a new client may join for the rest."""
     closed: bool = False
-    """Whether elements of it are gone, for those who come later."""
+    """Whether elements are gone, so that a trainer that joins now cannot get the whole iteration."""
     allows_several_tasks: bool = False
-    """Whether it began at a reading position, or a task was reassigned; then a worker may have several tasks of it."""
+    """Whether a worker may have several tasks here: the iteration was resumed, or a task was reassigned."""
     orphaned: bool = False
-    """Whether it has no client, and one was lost: what that one had not consumed waits for a successor."""
+    """Whether the last client was lost: the elements that it did not consume are kept for a successor."""
     rounds: Rounds | None = None
     first_client: int = 0
-    """The number of the first client that could read it."""
+    """The lowest client number that can belong to this iteration."""
 
 
 @dataclass(slots=True)
@@ -125,25 +126,25 @@ class Job:
     num_consumers: int = 0
     iterations: dict[int, Iteration] = field(default_factory=dict)
     archived_iterations: Ranges = field(default_factory=Ranges)
-    """Finished passes of which nothing else is kept."""
+    """Numbers of finished iterations of which nothing else is kept."""
     archived_lost_splits: int = 0
-    """Splits that those passes lost."""
+    """How many splits the archived iterations lost."""
     paused_by: str = ""
-    """Who paused it, for people; empty while it goes on."""
+    """The user who paused the job, for display; empty while the job runs."""
 
     @property
     def archived(self) -> bool:
-        """Whether all its passes are over, and nothing else is kept of them."""
+        """Whether all iterations are archived."""
         return bool(self.archived_iterations) and not self.iterations
 
     @property
     def newest(self) -> int:
-        """The number of its newest pass; -1 where there was none."""
+        """The number of the newest iteration; -1 if there was none."""
         return max(self.archived_iterations.end - 1, max(self.iterations, default=-1))
 
     @property
     def clients(self) -> list[str]:
-        """All clients that read this job now."""
+        """All clients that currently read this job."""
         return [client for iteration in self.iterations.values() for client in iteration.clients]
 
 
@@ -154,7 +155,7 @@ class Client:
     iteration: int
     trainer_id: str
     cancelled_by: str = ""
-    """Who cancelled its job; it belongs to no pass any more, and has only to be told."""
+    """The user who cancelled the job. Such a client belongs to no iteration; it is kept until it has left."""
 
 
 def _first_numbers() -> dict[str, int]:
@@ -163,7 +164,7 @@ def _first_numbers() -> dict[str, int]:
 
 @dataclass
 class State:
-    """All tables. Readable by anybody under the shell's lock, changed by `apply` alone."""
+    """All tables. Any thread may read them under the shell's lock; only `apply` changes them."""
 
     datasets: dict[str, r.DatasetRegistered] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
@@ -171,23 +172,23 @@ class State:
     tasks: dict[str, Task] = field(default_factory=dict)
     clients: dict[str, Client] = field(default_factory=dict)
     next_numbers: dict[str, int] = field(default_factory=_first_numbers)
-    """The next number of each kind; each kind has its own thousand, so a number in a log tells what it is."""
+    """The next number of each kind. Each kind starts at its own thousand, so that a number in a log shows its kind."""
     instance: str = ""
     cancelled_jobs: dict[str, str] = field(default_factory=dict)
-    """Jobs that were cancelled and not begun again, with who did it; the last few."""
+    """The last few jobs that were cancelled and not created again, with the user who cancelled each."""
 
     def iteration(self, job: str, number: int) -> Iteration:
         return self.jobs[job].iterations[number]
 
     def unfinished_iterations(self) -> Iterator[tuple[Job, Iteration]]:
-        """The iterations that still produce."""
+        """All iterations that are not finished, each with its job."""
         for job in self.jobs.values():
             for iteration in job.iterations.values():
                 if not iteration.finished:
                     yield job, iteration
 
     def worker_name(self, task: Task) -> str:
-        """The name of a task's worker; of the one that had it where there is none."""
+        """The name of a task's worker; if the task is unassigned, of its last worker."""
         return task.unassignment.worker if task.unassignment is not None else self.workers[task.worker].name
 
     def tasks_of(self, worker: str) -> list[Task]:
@@ -196,7 +197,7 @@ class State:
     # ---- changes
 
     def apply(self, record: r.Record) -> None:
-        """Make one change. Never fails on a record that was made by this code."""
+        """Apply one record. Never fails on a record that this version created."""
         _APPLY[type(record)](self, record)
 
     def _service_begun(self, record: r.ServiceBegun) -> None:
@@ -326,7 +327,7 @@ class State:
         task.consumed_positions = merge_positions(task.consumed_positions, record.trainers)
         task.worker = ""
         task.worker_deaths += record.died
-        task.incarnation += 1  # what the worker that had it still sends or asks is of the one before
+        task.incarnation += 1  # reports and requests of the old worker carry the old incarnation and are refused
         task.splits_refused = False
 
     def _task_assigned(self, record: r.TaskAssigned) -> None:
@@ -343,7 +344,7 @@ class State:
                 (),
             )
             if self.jobs[task.job].mode == "DYNAMIC":
-                task.start_position = None  # what it had is lost
+                task.start_position = None  # the splits of the resumed position are lost
         for run in record.start_position.splits if record.start_position else ():
             self._set_grant(task, *run)
             task.unfinished_splits.add(*run)
@@ -389,13 +390,13 @@ class State:
             iteration.rounds.remove_client(record.client_id)
 
     def _loses_trainer(self, client: Client, iteration: Iteration, record: r.ClientLeft) -> bool:
-        """Whether a trainer is without a client now that has not had all of a pass."""
+        """Whether a trainer has lost its last client before it received the whole iteration."""
         if not record.died or not self.jobs[client.job].cached or client.trainer_id in iteration.ended_trainers:
             return False
         return all(self.clients[other].trainer_id != client.trainer_id for other in iteration.clients)
 
     def _add_consumed(self, trainer_id: str, job: str, holdings: Iterable[TaskHolding]) -> None:
-        """Keep what a client consumed, as long as its tasks' elements have the numbers that they had."""
+        """Keep what a client consumed of tasks whose element numbers have not started again since."""
         trainer = trainer_id if self.jobs[job].cached else ""
         for holding in holdings:
             task = self.tasks.get(holding.task_id)
@@ -426,6 +427,7 @@ class State:
 
     @staticmethod
     def _set_grant(task: Task, provider: int, repetition: int, first: int, end: int) -> None:
+        # The cursor counts the splits of this repetition that the task had before this grant.
         before = task.grants.get(provider)
         same = before is not None and before.repetition == repetition
         cursor = before.cursor + before.end - before.first if before and same else 0
@@ -437,6 +439,7 @@ class State:
         before = task.grants.get(record.provider)
         same = before is not None and before.repetition == record.repetition
         known = before.cursor + before.end - before.first if before and same else 0
+        # The worker's cursor also covers grants that the journal lost: add what was not counted before.
         task.splits_given[record.provider] = (
             task.splits_given.get(record.provider, 0) + record.cursor + record.end - record.first - known
         )
@@ -467,9 +470,9 @@ class State:
             behind = [TrainerPosition(trainer_id=trainer, offset=offset) for trainer in record.trainers]
             task.consumed_positions = merge_positions(task.consumed_positions, behind)
         if self.jobs[task.job].cached:
-            return  # a trainer that comes later may need them
+            return  # a trainer that joins later may need the splits
         for part in record.resume_position.splits if record.resume_position else ():
-            # The counts are of all splits since the task began, and those told of before are forgotten already.
+            # Counts cover all splits since the task began; those of the previous report are dropped already.
             known = before.get((part.provider, part.repetition), 0)
             task.unfinished_splits.drop_first(part.provider, part.repetition, part.count - known)
 
@@ -497,10 +500,10 @@ class State:
         assert rounds is not None, "a round of a pass that has none"
         rounds.apply(record)
 
-    # ---- looking
+    # ---- export
 
     def export(self) -> str:
-        """The whole state in one form, order of the tables included: to compare two by, and to begin again from."""
+        """The whole state as JSON, with the tables in their order: for snapshots and for comparing two states."""
         return to_json(self)
 
 
@@ -544,7 +547,7 @@ _APPLY: dict[type, Any] = {
 
 
 def replay(records: Iterable[r.Record], state: State | None = None) -> State:
-    """The state that records lead to, from the beginning or from a state that is given."""
+    """The state after applying all records to `state`, or to an empty state if it is None."""
     state = state or State()
     for record in records:
         state.apply(record)

@@ -1,6 +1,6 @@
-"""What workers and clients reported, added up for each job: the part of a status that is counted, not decided.
+"""Totals for each job of what workers and clients reported: the part of a status that is not in the state.
 
-A task or client that is gone is folded into its job's totals with its last report, so counters only grow.
+When a task or client is gone, its last report is added to its job's totals, so counters never decrease.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dsnb.dataclass import dataclass
 from dsnb.wire.messages import ClientReport, StageReport, TaskReport, WorkerReport
 
 _MAX_LISTED_CLIENTS = 16
-"""Readers without a trainer id that stay listed after they left: each pass of a plain loop is one."""
+"""How many clients without a trainer id stay listed after they left; each epoch of a plain loop is such a client."""
 
 
 @dataclass(slots=True)
 class TrainerTotals:
-    """What one trainer did, as far as it is over."""
+    """Totals of one trainer over clients and tasks that are gone."""
 
     elements: int = 0
     wait_ns: int = 0
@@ -40,33 +40,33 @@ class TrainerTotals:
 
 @dataclass(slots=True)
 class JobTotals:
-    """What the tasks and clients of a job did, as far as they are gone, and the last words of those that are there."""
+    """Totals of a job over tasks and clients that are gone, and the last reports of those that are present."""
 
     produced: int = 0
     unlisted_consumed: int = 0
-    """Elements that readers without a trainer id consumed who are no longer listed one by one."""
+    """How many elements were consumed by clients without a trainer id that are no longer listed."""
     trainers: dict[str, TrainerTotals] = field(default_factory=dict)
     stages: dict[tuple[int, int, str], StageReport] = field(default_factory=dict)
-    """What the stages of tasks that are gone did, by place in the pipeline, depth and name."""
+    """Totals of the stages of tasks that are gone, by index in the pipeline, depth and name."""
     tasks: dict[str, TaskReport] = field(default_factory=dict)
     first_indices: dict[str, int] = field(default_factory=dict)
-    """Where each task began; what is before was produced by a worker that had it before."""
+    """The number of the first element that each task's current worker produces; earlier workers produced the rest."""
     clients: dict[str, tuple[str, ClientReport]] = field(default_factory=dict)
     skipping_trainers: set[str] = field(default_factory=set)
-    """Trainers that have missed elements."""
+    """Trainers that have skipped elements."""
     former_clients: deque[str] = field(default_factory=deque)
-    """Readers without a trainer id who left, the newest last."""
+    """Listed clients without a trainer id that left, the newest last."""
 
     def all_produced(self) -> int:
-        """How many elements all tasks produced, those that are gone too."""
+        """How many elements all tasks produced, including tasks that are gone."""
         return self.produced + sum(map(self.produced_by, self.tasks.values()))
 
     def produced_by(self, task: TaskReport) -> int:
-        """How many elements the worker produced that has a task now."""
+        """How many elements a task's current worker produced."""
         return max(0, task.head - self.first_indices.get(task.task_id, 0))
 
     def newly_skipping(self, task: TaskReport) -> list[str]:
-        """The trainers that missed elements of a task, and none of the job before."""
+        """The trainers that have skipped elements of a task and had skipped none of the job before."""
         new = [t.trainer_id for t in task.trainers if t.skipped and t.trainer_id not in self.skipping_trainers]
         self.skipping_trainers.update(new)
         return new
@@ -75,7 +75,7 @@ class JobTotals:
         return self.trainers.setdefault(trainer_id, TrainerTotals())
 
     def trainer_ids(self) -> list[str]:
-        """All trainers, in the order in which they came; without the cache, clients stand for themselves."""
+        """All trainers, in the order in which they joined; a client without a trainer id counts under its client id."""
         reading = [trainer_id for trainer_id, _ in self.clients.values()]
         in_tasks = [t.trainer_id for task in self.tasks.values() for t in task.trainers if t.trainer_id]
         return list(dict.fromkeys([*self.trainers, *in_tasks, *reading]))
@@ -83,14 +83,14 @@ class JobTotals:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTotals:
-    """What is kept of the reports of an archived job."""
+    """The totals that are kept of an archived job."""
 
     produced: int = 0
     consumed: int = 0
 
 
 class Statistics:
-    """The reports of one service. Not thread-safe: used under the dispatcher's lock."""
+    """Reports and totals of all jobs of one service. Not thread-safe: used under the dispatcher's lock."""
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerReport] = {}
@@ -105,27 +105,27 @@ class Statistics:
         return self._jobs[name]
 
     def archive(self, name: str) -> None:
-        """Keep only the sums of a job that has no task and no client."""
+        """Keep only the totals of a job that has no task and no client."""
         totals = self._jobs.pop(name, None)
         if totals is not None:
             consumed = totals.unlisted_consumed + sum(trainer.elements for trainer in totals.trainers.values())
             self._archived[name] = ArchivedTotals(totals.produced, consumed)
 
     def archived_totals(self, name: str) -> ArchivedTotals:
-        """What is known of an archived job."""
+        """The totals of an archived job; zeros if there are none."""
         return self._archived.get(name, ArchivedTotals())
 
     def forget_archived(self, name: str) -> None:
-        """Forget the sums of a job that is gone."""
+        """Drop the totals of an archived job."""
         self._archived.pop(name, None)
 
     def register_task(self, task_id: str, job: str, first_index: int = 0) -> None:
-        """Learn which job a task belongs to, and the number of the first element that its worker produces."""
+        """Set the job that a task belongs to, and the number of the first element that its worker produces."""
         self._job_of_task[task_id] = job
         self.job(job).first_indices[task_id] = first_index
 
     def worker_reported(self, report: WorkerReport) -> list[tuple[str, str]]:
-        """Take a report in; the trainers, each with its job, that have begun to miss elements."""
+        """Store a worker's report; returns (job, trainer id) of each trainer that has begun to skip elements."""
         self.workers[report.uid] = report
         skipping = []
         for task in report.tasks:
@@ -138,13 +138,13 @@ class Statistics:
         return skipping
 
     def worker_gone(self, uid: str) -> None:
-        """A worker will not report again: its tasks count with what they last said."""
+        """Add the last reports of a worker's tasks to the totals, because the worker will not report again."""
         report = self.workers.pop(uid, None)
         for task in report.tasks if report else ():
             self.task_gone(task.task_id)
 
     def last_produced(self, uid: str) -> str:
-        """Where a worker's tasks stood in its last report, as the end of a sentence; empty if it had none."""
+        """The last element of each task in a worker's last report, as the end of a sentence; empty if there is none."""
         report = self.workers.get(uid)
         positions = [
             f"element {task.head - 1:,} of job {self._job_of_task[task.task_id]!r}"
@@ -154,7 +154,7 @@ class Statistics:
         return f"; the last that it reported was {', '.join(positions)}" if positions else ""
 
     def task_gone(self, task_id: str) -> None:
-        """Fold a task into its job's totals."""
+        """Add a task's last report to its job's totals."""
         job = self._job_of_task.pop(task_id, None)
         if job is None:
             return
@@ -172,7 +172,7 @@ class Statistics:
                 total.skipped += trainer.skipped
                 total.spilled += trainer.spilled
         for key, stage in _keyed_stages(report):
-            # What a stage held is gone with it; what it did stays counted.
+            # Buffers and threads are gone with the stage; its counters stay in the totals.
             totals.stages[key] = _sum_stages(
                 [totals.stages.get(key), replace(stage, buffered=0, capacity=0, threads=0)]
             )
@@ -186,7 +186,7 @@ class Statistics:
             clients[report.client_id] = (clients[report.client_id][0], report)
 
     def retain_only(self, jobs: Collection[str], clients: Collection[str]) -> None:
-        """Forget all jobs but these, and fold all clients but these into their trainers' totals."""
+        """Drop all jobs except these, and add all clients except these to their trainers' totals."""
         for name in self._jobs.keys() - jobs:
             del self._jobs[name]
             for task_id in [task for task, job in self._job_of_task.items() if job == name]:
@@ -202,7 +202,7 @@ class Statistics:
 
 
 def stages_of(totals: JobTotals) -> list[StageReport]:
-    """A job's stages, summed over its tasks, the last operation first."""
+    """A job's stages, added up over its tasks, with the last operation first."""
     reports: dict[tuple[int, int, str], list[StageReport]] = {}
     for task in totals.tasks.values():
         for key, stage in _keyed_stages(task):
@@ -213,7 +213,7 @@ def stages_of(totals: JobTotals) -> list[StageReport]:
 
 
 def _keyed_stages(task: TaskReport) -> Iterator[tuple[tuple[int, int, str], StageReport]]:
-    """Each stage with what it is told apart by: two may have one name, as the sides of `zip(ds, ds)`."""
+    """Each stage with a unique key: two stages may have the same name, such as the sides of `zip(ds, ds)`."""
     for index, stage in enumerate(task.stages):
         yield (index, stage.depth, stage.name), stage
 

@@ -1,4 +1,4 @@
-"""The snapshot of a service, from its state and its ledger."""
+"""Builds the snapshot of a service from its state, statistics and split history."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def snapshot(
     target: str,
     started: float,
 ) -> Snapshot:
-    """Everything that is known of a service at this moment."""
+    """The current snapshot of a service; the arguments after `*` are copied to the fields of the same name."""
     workers = core.state.workers.values()
     jobs = [job for job in core.state.jobs.values() if job.iterations]
     return Snapshot(
@@ -175,7 +175,8 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
 def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> TrainerStatus:
     past = totals.trainers.get(trainer_id, TrainerTotals())
     reports = [report for name, report in totals.clients.values() if name == trainer_id]
-    # Without the cache all readers of a task share one place; it is a client's own when it reads alone.
+    # Without the cache, workers report one shared cursor for all clients of a task, under the empty trainer id. It is
+    # shown for a client only if that is the job's only client.
     reported_id = trainer_id if job.cached or job.num_consumers else "" if len(totals.clients) == 1 else None
     here = [(task, t) for task in totals.tasks.values() for t in task.trainers if t.trainer_id == reported_id]
     return TrainerStatus(
@@ -271,13 +272,13 @@ def _splits(core: Core, iteration: Iteration) -> tuple[SplitStatus, ...]:
             task = core.state.tasks[task_id]
             given, done = task.splits_given.get(number, 0), task.splits_done
             in_hand += max(0, given - (done[number] if number < len(done) else 0))
-        # While nobody has anything of a new repetition, the one before is told: its last splits are worked on.
+        # Until a split of a new repetition is granted, show the previous one: its last splits are still in progress.
         over = provider.next == 0 and provider.repetition > 0
         repetition = provider.repetition - 1 if over else provider.repetition
         given_now = provider.count if over else provider.next
         if iteration.finished:
             in_hand = 0
-        # Losses are added up over all repetitions; only of those of the first it is known where they belong.
+        # Losses are added up over all repetitions; only in the first one is it certain that they belong to it.
         lost_now = provider.lost if repetition == 0 else 0
         rows.append(
             SplitStatus(

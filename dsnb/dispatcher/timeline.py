@@ -1,8 +1,9 @@
-"""Which splits were given to whom, and when they were done: the part of a status that is about time.
+"""Split history: which splits were granted to which worker, and when they were finished; for the status only.
 
-Theory of operation. The journal's records say all of it but the time, so the shell hands them over with the time as
-they are made. A task is done with its runs in the order in which it got them, and tells how many splits it is done with
-in all; so a run is done when that number has passed it. What is known is bounded: the newest runs of each job.
+Theory of operation. The journal's records have all of this except the time, so the shell passes each record here with
+the time of its commit. A task finishes its grants in the order in which it got them, and reports how many splits it has
+finished in total; so a grant is done when that number has reached its end. The history is bounded: it keeps the newest
+grants of each job.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dsnb.dispatcher.state import State
 from dsnb.monitor.snapshot import GrantStatus
 
 MAX_GRANTS_PER_JOB = 120
-"""Runs of one job."""
+"""How many grants of one job are kept."""
 MAX_ENDED_JOBS = 16
-"""Jobs without a task whose runs are kept."""
+"""How many jobs without a task keep their grants."""
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class _Grant:
 
 @dataclass(slots=True)
 class _Task:
-    """A task, the runs of each source that it has in hand, and how many splits of these it had been done with."""
+    """A task, its open grants by provider, and how many splits of each provider it had finished before these."""
 
     job: str
     iteration: int
@@ -58,10 +59,10 @@ class _Task:
 
 
 class SplitHistory:
-    """The newest runs of splits of each job. Not thread-safe: used under the dispatcher's lock.
+    """The newest grants of splits of each job. Not thread-safe: used under the dispatcher's lock.
 
     Args:
-        state: What a journal led to.
+        state: The state restored from the journal.
     """
 
     def __init__(self, state: State) -> None:
@@ -75,7 +76,7 @@ class SplitHistory:
         self._jobs: dict[str, deque[_Grant]] = {}
 
     def grants_of(self, job: str) -> tuple[GrantStatus, ...]:
-        """The newest runs of a job, the oldest first."""
+        """The newest grants of a job, the oldest of them first."""
         return tuple(
             GrantStatus(
                 worker=run.worker,
@@ -94,7 +95,7 @@ class SplitHistory:
         )
 
     def apply(self, records: Iterable[r.Record], now: float) -> None:
-        """Take in what was decided at a time, in seconds since the epoch."""
+        """Apply records that were committed at `now`, in seconds since the Unix epoch."""
         for record in records:
             match record:
                 case r.WorkerJoined():
@@ -149,7 +150,7 @@ class SplitHistory:
         task.open_grants.setdefault(provider, deque()).append(run)
 
     def _drop_old_jobs(self) -> None:
-        """Keep the runs of the newest few jobs that have no tasks any more; forget those of older ones."""
+        """Drop the grants of jobs without tasks, except for the newest `MAX_ENDED_JOBS` of these."""
         at_work = {task.job for task in self._tasks.values()}
         over = [job for job in self._jobs if job not in at_work]
         for job in over[: max(0, len(over) - MAX_ENDED_JOBS)]:
@@ -158,6 +159,7 @@ class SplitHistory:
     def _done(self, record: r.TaskProgressed, now: float) -> None:
         task = self._tasks[record.task_id]
         for source, done in enumerate(record.splits_done):
+            # `before` counts the splits of closed grants only, so that a grant closes when all of it is done.
             runs, before = task.open_grants.get(source, deque()), task.splits_done.get(source, 0)
             while runs and before + runs[0].end - runs[0].first <= done:
                 run = runs.popleft()

@@ -1,4 +1,4 @@
-"""Whoever started workers beside a dispatcher in one process, as the dispatcher sees it."""
+"""The interface between a dispatcher and the object in the same process that starts and stops its workers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class WorkerPool(Protocol):
-    """Starts and stops workers; it learns of what the dispatcher is asked to do with them before they do."""
+    """Starts and stops workers. The dispatcher calls it before it sends a worker the order to drain or leave."""
 
     def stderr_of(self, uid: str) -> tuple[str, ...]:
-        """The last lines that a worker of that uid wrote to its standard error."""
+        """The last lines that the worker with this uid wrote to its standard error."""
         ...
 
     def scale(self, count: int) -> None:
@@ -17,5 +17,5 @@ class WorkerPool(Protocol):
         ...
 
     def release_worker(self, uid: str, *, at_once: bool) -> None:
-        """Do without a worker, which is to finish what it has unless it goes `at_once`; one of others is not known."""
+        """Remove a worker. It first finishes its tasks, unless `at_once`. Unknown uids are ignored."""
         ...

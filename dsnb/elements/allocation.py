@@ -1,7 +1,7 @@
-"""Memory to lay elements out in that can stay where they are when they are handed over.
+"""Allocates elements directly in the memory that they are transferred in, which saves a copy.
 
-A worker that serves readers of its host writes each frame into memory which they see. What lays an element out anew
-anyway, as `batch` does, asks for a piece of that memory first: then the element is in its place already.
+A worker that serves readers of its own host writes each frame into shared memory. An operation that copies its elements
+anyway, such as `batch`, allocates from that memory first, so that the result is where its frame needs it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dsnb.elements.columns import aligned
 Array = np.ndarray[Any, Any]
 
 Allocator = Callable[[int], Array | None]
-"""A piece of so many bytes (uint8, to be written to), where there is one. It is the element's as long as it lives; a
-piece that nobody refers to is free again. From any thread."""
+"""Allocates the given number of bytes, as a writable uint8 array; None if there is no room. The memory belongs to the
+element while the array is referenced, and is free afterwards. May be called from any thread."""
 
 
 def allocate_leaves(allocate: Allocator | None, sizes: Sequence[int]) -> list[Array | None]:
-    """One piece for each leaf of an element, in the places that its frame will have them.
+    """Allocate one array for each leaf of an element, at the offsets that the leaves have in a frame.
 
     Args:
-        allocate: Where; None where elements are laid out anywhere.
+        allocate: Allocates the memory; None if the elements need no particular memory.
         sizes: Bytes of each leaf.
 
     Returns:
-        None for each where there is no room.
+        One uint8 array for each leaf; None for each leaf if there is no room.
 
     Example:
-        >>> [len(piece) for piece in pieces(lambda nbytes: np.empty(nbytes, np.uint8), [10, 4])]
+        >>> [len(piece) for piece in allocate_leaves(lambda nbytes: np.empty(nbytes, np.uint8), [10, 4])]
         [10, 4]
     """
     starts: list[int] = []
@@ -46,10 +46,10 @@ def allocate_leaves(allocate: Allocator | None, sizes: Sequence[int]) -> list[Ar
 
 
 def copy_into(allocate: Allocator, array: Array) -> Array:
-    """A copy of an array, in its place if there is room for it.
+    """Copy an array into allocated memory, or into ordinary memory if there is no room.
 
     Example:
-        >>> int(copied(lambda _nbytes: None, np.array([1, 2])).sum())
+        >>> int(copy_into(lambda _nbytes: None, np.array([1, 2])).sum())
         3
     """
     block = allocate(array.nbytes) if not array.dtype.hasobject else None

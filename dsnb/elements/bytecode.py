@@ -1,8 +1,8 @@
-"""What a code object does, without where it stands: the identity of code, and the globals that it really reads.
+"""Analysis of code objects: their identity regardless of where they were written, and the globals that they read.
 
-Bytecode is what will run, exists on a worker and in `%%time`, and cannot be stale as a source file can. Left out are
-file, line numbers, names of functions, docstrings and every constant that is never loaded. Constants are numbered by
-first use, because a docstring that is added or dropped shifts their places.
+Bytecode is what runs. It exists on a worker and inside `%%time`, and cannot be outdated as a source file can. The
+analysis leaves out the file, line numbers, function names, docstrings and constants that are never loaded. Constants
+are numbered by first use, because adding or removing a docstring shifts their indices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dsnb.dataclass import dataclass
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _CACHE = dis.opmap["CACHE"]
 _HAS_CONST = frozenset(dis.hasconst)
-# Where an instruction's argument is a name's number, shifted by the flags that newer versions keep below it.
+# Instructions whose argument is the index of a name, with the number of low bits that newer Pythons use for flags.
 _GLOBAL_READS = {
     dis.opmap[name]: shift
     for name, shift in (("LOAD_GLOBAL", 1), ("LOAD_NAME", 0), ("LOAD_FROM_DICT_OR_GLOBALS", 0))
@@ -33,15 +33,15 @@ _ATTRIBUTE_READS = {
 _STORE_NAME = dis.opmap["STORE_NAME"]
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
-# What a class body stores about its place and not about what it does.
+# Names under which a class body stores where it was written, which does not change what it does.
 _LOCATION_NAMES = {"__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "__module__"}
-# OPTIMIZED, NEWLOCALS, VARARGS, VARKEYWORDS, GENERATOR, COROUTINE, ITERABLE_COROUTINE, ASYNC_GENERATOR: what changes
-# how code runs. NESTED, HAS_DOCSTRING and the __future__ flags tell where it was written.
+# OPTIMIZED, NEWLOCALS, VARARGS, VARKEYWORDS, GENERATOR, COROUTINE, ITERABLE_COROUTINE, ASYNC_GENERATOR: the flags that
+# change how code runs. NESTED, HAS_DOCSTRING and the __future__ flags only depend on where it was written.
 _FLAGS = 0x3AF
 
 
 class Import(NamedTuple):
-    """One import statement: `from ..name import taken`, where `level` counts the dots."""
+    """One import statement: `from ..name import members`, where `level` is the number of dots."""
 
     level: int
     name: str
@@ -50,13 +50,14 @@ class Import(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CodeAnalysis:
-    """A code object taken apart.
+    """The result of analysing a code object.
 
     Attributes:
-        parts: What it does, as values of str, bytes, int and tuples of those.
-        constants: What it loads, in the order of first use; not a docstring, a class's line and the like.
-        reads: The globals that it reads, each with the attributes asked of it in one go: ("helpers", "prep").
-        imports: The modules that it imports as it runs.
+        parts: What the code does, as values of str, bytes, int and tuples of those.
+        constants: The constants that it loads, in the order of first use; without its docstring, a class's line number
+            and the like.
+        reads: The globals that it reads, each with the attributes read directly from it: ("helpers", "prep").
+        imports: The modules that it imports when it runs.
     """
 
     parts: tuple[Any, ...]
@@ -72,7 +73,10 @@ def _analyse_code(code: _ByIdentity) -> CodeAnalysis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ByIdentity:
-    """Two code objects on equal lines may compare equal though a nested one differs in what we look at."""
+    """A cache key that compares code objects by identity.
+
+    Code objects may compare equal although their nested ones differ in something that the analysis covers.
+    """
 
     code: CodeType
 
@@ -84,17 +88,17 @@ class _ByIdentity:
 
 
 def analyse_code(code: CodeType) -> CodeAnalysis:
-    """What `code` does; the nested functions stand among its constants as code objects.
+    """Analyse `code`. Its nested functions are among the constants, as code objects.
 
     Example:
-        >>> take_apart((lambda x: np.sin(x)).__code__).reads
+        >>> analyse_code((lambda x: np.sin(x)).__code__).reads
         (('np', 'sin'),)
     """
     return _analyse_code(_ByIdentity(code))
 
 
 def all_reads(code: CodeType) -> list[tuple[str, ...]]:
-    """The globals that `code` and the functions nested in it read, each once, in the order of first use."""
+    """The globals that `code` and its nested functions read, each once, in the order of first use."""
     reads: dict[tuple[str, ...], None] = {}
     for part in walk_code(code):
         reads.update(dict.fromkeys(analyse_code(part).reads))
@@ -102,7 +106,7 @@ def all_reads(code: CodeType) -> list[tuple[str, ...]]:
 
 
 def all_imports(code: CodeType) -> list[Import]:
-    """The modules that `code` and the functions nested in it import, each once."""
+    """The imports of `code` and its nested functions, each once."""
     imports: dict[Import, None] = {}
     for part in walk_code(code):
         imports.update(dict.fromkeys(analyse_code(part).imports))
@@ -110,7 +114,7 @@ def all_imports(code: CodeType) -> list[Import]:
 
 
 def walk_code(code: CodeType) -> Iterator[CodeType]:
-    """`code`, then the code objects among its constants, theirs and so on."""
+    """`code` and all nested code objects, breadth first."""
     waiting = [code]
     while waiting:
         part = waiting.pop(0)
@@ -119,7 +123,7 @@ def walk_code(code: CodeType) -> Iterator[CodeType]:
 
 
 class _Reader:
-    """Goes once through the instructions of a code object."""
+    """Analyses the instructions of one code object."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
@@ -139,7 +143,8 @@ class _Reader:
     def _operation(self, index: int) -> bytes:
         operation, argument = self.instructions[index]
         if operation in _HAS_CONST:
-            # Left out whole: from 3.13 on, the line of a class may share its constant with a number that does matter.
+            # Omit the instruction, not only the constant: since Python 3.13 a class's line number may share its
+            # constant with a number that matters.
             if self._stored_as(index + 1) in _LOCATION_NAMES:
                 return b""
             argument = self.numbers.setdefault(argument, len(self.numbers))
@@ -150,10 +155,13 @@ class _Reader:
         return self.code.co_names[argument] if operation == _STORE_NAME else ""
 
     def _reads(self) -> Iterator[tuple[str, ...]]:
-        """Each read once: x.size must not depend on a global called size, and helpers.prep is not all of helpers."""
+        """Each global read, once, with its chain of attributes.
+
+        So `x.size` does not depend on a global called `size`, and `helpers.prep` not on all of `helpers`.
+        """
         seen = set()
         for index, (operation, argument) in enumerate(self.instructions):
-            # A class body begins with __module__ = __name__: where it stands, not what it does.
+            # A class body begins with `__module__ = __name__`, which only says where it was written.
             if operation in _GLOBAL_READS and self._stored_as(index + 1) != "__module__":
                 first = self.code.co_names[argument >> _GLOBAL_READS[operation]]
                 chain = (first, *self._attributes(index + 1))
@@ -173,13 +181,13 @@ class _Reader:
                 yield Import(self._level(index), self.code.co_names[argument], tuple(self._imported_members(index + 1)))
 
     def _level(self, index: int) -> int:
-        """The number of dots: it is loaded before the tuple of names."""
+        """The number of dots of a relative import, which is loaded two instructions before IMPORT_NAME."""
         operation, argument = self.instructions[index - 2]
         level = self.code.co_consts[argument] if operation in _HAS_CONST else 0
         return level if isinstance(level, int) else 0
 
     def _imported_members(self, index: int) -> Iterator[str]:
-        """The names of `from module import a, b`: IMPORT_FROM and a store, over and over."""
+        """The names of `from module import a, b`, which compiles to one IMPORT_FROM and one store for each name."""
         while index < len(self.instructions) and self.instructions[index][0] == _IMPORT_FROM:
             yield self.code.co_names[self.instructions[index][1]]
             index += 2

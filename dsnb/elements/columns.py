@@ -1,11 +1,11 @@
-"""Columns: the values of one leaf over a run of elements, laid out for hand-over.
+"""Columns: the values of one leaf over a run of elements, laid out for transfer.
 
 A `Dense` column holds values of one shape and dtype; a `Ragged` one arrays whose sizes differ; a `Text` one `bytes` or
-`str` of any length. A column is made in two ways: from a list of values (by the worker that produced them, nothing is
-copied until it is encoded), and from the buffer of a received frame (nothing is copied until a value is asked for).
+`str` of any length. A column is made in two ways: from a list of values (on the worker that produced them; nothing is
+copied before encoding), or from the buffer of a received frame (nothing is copied before a value is read).
 
-`rows` returns the values of a frame that has one reader: references to what was made in this process, else copies of
-small values and views of large ones. `copies` returns what no other reader of the frame has.
+`rows` returns the values of a frame with one reader: references if they were made in this process, otherwise copies of
+small values and views of large ones. `copies` returns values that no other reader of the frame shares.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dsnb.elements.structure import StructureMismatch
 from dsnb.errors import DataLossError
 
 Array = np.ndarray[Any, Any]
-Buffer = Any  # whatever exports contiguous memory: bytes, memoryview, arrays, NumPy scalars
+Buffer = Any  # any object that exports contiguous memory: bytes, memoryview, arrays, NumPy scalars
 
 COPY_BELOW = BLOCK_BYTES
-"""Values smaller than this are handed out as copies, so that one kept sample does not hold a whole frame."""
+"""Readers get values smaller than this as copies, so that keeping one sample does not keep a whole frame in memory."""
 
 _ALIGN = 16
 _MAX_BUFFERS = 16
-"""Buffers up to which joining them costs more than it saves whoever handles them one by one."""
+"""Up to this many buffers, joining them costs more than handling each one."""
 
 
-class Layout(NamedTuple):  # which is made, hashed and compared for each frame
-    """How one column lies in a frame's body; the part of a column that travels in the frame's header."""
+class Layout(NamedTuple):  # a named tuple is cheap to make, hash and compare, which happens for each frame
+    """Where one column lies in a frame's body, and its dtype and shape; sent in the frame's header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class Layout(NamedTuple):  # which is made, hashed and compared for each frame
 
 @dataclass(slots=True)
 class Dense:
-    """Values of one shape and dtype: `values` is a list of arrays or scalars, or one array of all."""
+    """Values of one shape and dtype; `values` is a list of arrays or scalars, or one array of all."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -177,15 +177,15 @@ _PYTHON_NUMBERS: dict[type, np.dtype[Any]] = {
 
 
 def column_of(values: Sequence[Any], packed: bool = False) -> Column:
-    """The column of a run's values for one leaf.
+    """The column of one leaf over a run of elements.
 
     Args:
-        values: The values.
-        packed: Whether numbers are to be moved into one array: each takes five times its bytes as an object.
+        values: The leaf's value in each element.
+        packed: Whether to move numbers into one array; as objects they take five times as many bytes.
 
     Raises:
-        StructureMismatch: a value's dtype or rank differs from the first one's; its index is in the error.
-        InvalidArgumentError: a value is nothing that an element can hold.
+        StructureMismatch: a value's dtype or rank differs from that of the first; the error has its index.
+        InvalidArgumentError: a value is not a valid leaf.
     """
     types = set(map(type, values))
     if len(types) == 1:
@@ -194,11 +194,11 @@ def column_of(values: Sequence[Any], packed: bool = False) -> Column:
             return _array_column(values)
         if cls in _PYTHON_NUMBERS:
             return _number_column(values, _PYTHON_NUMBERS[cls])
-        # A time delta's class does not tell its unit.
+        # The class np.timedelta64 ("m") does not fix the unit, so equal classes do not imply equal dtypes.
         if issubclass(cls, (np.number, np.bool_)) and values[0].dtype.kind != "m":
             dtype = values[0].dtype
             return Dense(dtype, (), np.frombuffer(b"".join(values), dtype) if packed else values)
-    # NumPy's text scalars too: each is of a dtype as wide as itself, and so of none that a run could share.
+    # NumPy's text scalars too: the width of each one's dtype is its own length, so a run has no common dtype.
     for kind, dtype in ((str, STR), (bytes, BYTES)):
         if all(issubclass(cls, kind) for cls in types):
             return Text(dtype, values, sum(map(len, values)))
@@ -206,7 +206,7 @@ def column_of(values: Sequence[Any], packed: bool = False) -> Column:
 
 
 def compatible_dtypes(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
-    """Whether values of both dtypes may stand in one stream: equal ones, and text of any two widths."""
+    """Whether values of both dtypes may be part of one stream: equal dtypes, or text of any two widths."""
     return first == second or (first.kind == second.kind and first.kind in "SU")
 
 
@@ -227,29 +227,30 @@ def _array_column(arrays: Sequence[Array]) -> Column:
     if first.dtype.hasobject:
         raise invalid_leaf_error(first)
     for array in arrays:
-        array.setflags(write=False)  # readers in this process get references; a third of what `flags` costs
-    if len(dtypes) > 1:  # text, laid out as wide as the widest
+        # Readers in this process get references. `setflags` takes a third of the time of `flags.writeable = False`.
+        array.setflags(write=False)
+    if len(dtypes) > 1:  # text of several widths: use the widest
         widest = np.result_type(*dtypes)
         arrays = [array.astype(widest) for array in arrays]
         first = arrays[0]
     if len(shapes) == 1:
-        # Scalars of odd kinds (dates, fixed strings, records) export no memory; one array of all of them does.
+        # Scalars such as dates, fixed-width strings and records export no buffer; one array of all of them does.
         return Dense(first.dtype, first.shape, arrays if first.shape else np.array(arrays, first.dtype))
     return Ragged(first.dtype, first.ndim, arrays)
 
 
 def plain_array(value: Any) -> Array:
-    """A leaf as an array that is of no subclass: its own memory where it is an array.
+    """A leaf as a plain `np.ndarray`, never a subclass; shares the memory of a leaf that is an array already.
 
     Raises:
-        InvalidArgumentError: for what is no leaf.
+        InvalidArgumentError: the value is not a valid leaf.
     """
     if is_masked(value):
         raise invalid_leaf_error(value)
     try:
         array = np.asarray(value)
     except Exception as error:
-        # Arrays of other libraries may refuse in any way: a tensor on a device, or one that requires a gradient.
+        # Arrays of other libraries may raise anything here, e.g. a tensor on a device or one that requires a gradient.
         raise invalid_leaf_error(value, str(error)) from error
     if array.dtype.hasobject:
         raise invalid_leaf_error(value)
@@ -257,10 +258,12 @@ def plain_array(value: Any) -> Array:
 
 
 def column_from(layout: Layout, body: Array, count: int) -> Column:
-    """The column that lies in a received body; its values are read-only views of it.
+    """The column at `layout` in a received body; its values are read-only views of the body.
+
+    The layouts must have passed `check_layouts`.
 
     Raises:
-        DataLossError: the body is not what `check_layouts` and the column's own table say.
+        DataLossError: the column's table of sizes does not match its data.
     """
     dtype = dtype_from_text(layout.dtype)
     part = body[layout.offset : layout.offset + layout.nbytes]
@@ -289,7 +292,7 @@ def _text_from(dtype: np.dtype[Any], part: Array, count: int) -> Text:
 
 
 def _ends(sizes: Sequence[int], total: int) -> list[int]:
-    """Where each value begins, and the last one ends. Slices that reach too far would be cut without a word."""
+    """Where each value begins, and where the last one ends. Checked, because Python silently cuts slices too long."""
     ends = [0, *accumulate(sizes)]
     if min(sizes, default=0) < 0 or ends[-1] != total:
         raise _damaged_frame_error()
@@ -300,7 +303,7 @@ def check_layouts(layouts: Sequence[Layout], count: int) -> int:
     """The length of the body that these layouts describe.
 
     Raises:
-        DataLossError: they are none that `lay_out` makes for `count` elements.
+        DataLossError: `lay_out` makes no such layouts for `count` elements.
     """
     end = 0
     for layout in layouts:
@@ -324,7 +327,8 @@ def _damaged_frame_error() -> DataLossError:
 
 def _small_copies(rows: list[Array]) -> list[Array]:
     copies = [row.copy() for row in rows]
-    for copy in copies:  # a quarter of what `flags` takes, and quicker behind the copies than among them
+    # `setflags` takes a quarter of the time of `flags.writeable`; a second loop is faster than doing both in one.
+    for copy in copies:
         copy.setflags(write=False)
     return copies
 
@@ -334,7 +338,7 @@ def _is_small_view(value: Array) -> bool:
 
 
 def aligned(nbytes: int) -> int:
-    """The next place where a column may begin."""
+    """`nbytes` rounded up to the next offset at which a column may begin, a multiple of 16."""
     return -(-nbytes // _ALIGN) * _ALIGN
 
 
@@ -343,7 +347,7 @@ def _padded(table: Array) -> bytes:
 
 
 def lay_out(columns: Sequence[Column], start: int, stop: int) -> tuple[list[Layout], list[Buffer], int]:
-    """Place columns one behind the other, each at a multiple of 16: layouts, buffers to join, length of the body."""
+    """Lay out columns one after another, each at a multiple of 16: layouts, buffers to join, length of the body."""
     layouts: list[Layout] = []
     buffers: list[Buffer] = []
     offset = 0
@@ -354,12 +358,12 @@ def lay_out(columns: Sequence[Column], start: int, stop: int) -> tuple[list[Layo
         layout = column.layout(start, stop, offset + gap)
         layouts.append(layout)
         buffers += column.buffers(start, stop)
-        offset = layout.offset + layout.nbytes
+        offset = layout.offset + layout.nbytes  # computed by `layout`, not measured: both must agree on the padding
     return layouts, buffers, offset
 
 
 def bytes_of(buffer: Buffer) -> memoryview:
-    """A buffer's bytes, copied only where they are not contiguous; scalars of dates and records are taken too."""
+    """A buffer's bytes, copied only if they are not contiguous; also accepts scalars of dates and records."""
     if isinstance(buffer, (np.ndarray, np.generic)):
         buffer = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
     return memoryview(buffer).cast("B")
@@ -369,10 +373,10 @@ def join_bytes(buffers: Sequence[Buffer]) -> bytes:
     """The bytes of several buffers, copied once."""
     try:
         return b"".join(buffers)
-    except (BufferError, TypeError, ValueError):  # something that is not contiguous, or exports no memory
+    except (BufferError, TypeError, ValueError):  # one of them is not contiguous, or exports no buffer
         return b"".join(map(bytes_of, buffers))
 
 
 def coalesce_buffers(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    """The same bytes in few buffers, for what pays for each of them: many are joined, which costs less."""
+    """The same bytes in few buffers, for code that pays for each buffer: more than `_MAX_BUFFERS` are joined."""
     return buffers if len(buffers) <= _MAX_BUFFERS else [join_bytes(buffers)]

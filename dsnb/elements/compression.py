@@ -1,8 +1,13 @@
-"""The codecs that a frame's bytes may be compressed with on their way. Which is used when is `wire/transfer/choice`'s.
+"""The codecs that can compress frames for transfer. `wire/transfer/choice` decides which one is used, and when.
 
-Measured on 1 MB blocks, one thread, GB/s to compress / decompress and ratio: noise, lz4 17 / 22 (1.0), zstandard 8 / 26
-(1.0); smooth images, 14 / 21 (160), 3 / 4 (46); token ids, 0.9 / 3.4 (2.7), 0.5 / 1.3 (7.0). So lz4 is what fast links
-take, if any, and zstandard pays on slow ones. Both let go of the interpreter while they work.
+Measured on 1 MB blocks in one thread, as GB/s to compress / decompress (compression ratio):
+
+    data            lz4               zstandard
+    noise           17 / 22 (1.0)     8 / 26 (1.0)
+    smooth images   14 / 21 (160)     3 / 4 (46)
+    token ids       0.9 / 3.4 (2.7)   0.5 / 1.3 (7.0)
+
+So on fast networks lz4 is the better choice, if any, and zstandard pays on slow ones. Both release the GIL.
 """
 
 from __future__ import annotations
@@ -21,17 +26,18 @@ NONE: Final = "NONE"
 AUTO: Final = "AUTO"
 _PACKAGES: Final = {"LZ4": "lz4", "ZSTD": "zstandard"}
 CODECS: Final = tuple(_PACKAGES)
-"""The names of all codecs that there are, installed or not; the fastest first."""
+"""The names of all codecs, installed or not; the fastest first."""
 _ZSTD_LEVEL: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """One way to compress.
+    """A compression algorithm.
 
     Attributes:
-        compress: Bytes, or anything contiguous, to fewer bytes.
-        decompress: Back again; gets the number of bytes that there were.
+        name: "LZ4" or "ZSTD".
+        compress: Compresses bytes, or any contiguous buffer.
+        decompress: Decompresses; its second argument is the number of bytes before compression.
     """
 
     name: str
@@ -41,12 +47,12 @@ class Codec:
 
 @lru_cache(maxsize=1)
 def installed_codecs() -> tuple[str, ...]:
-    """The names of the codecs that this process has, the fastest first. Imports none of them."""
+    """The names of the codecs installed in this process, the fastest first. Does not import them."""
     return tuple(name for name, package in _PACKAGES.items() if find_spec(package) is not None)
 
 
 def missing_codec_error(name: str, where: str) -> FailedPreconditionError:
-    """The error of a codec that was named and is not there."""
+    """The error for a codec whose package is not installed `where`."""
     return FailedPreconditionError(
         f"the codec {name} is not installed {where}",
         did="nothing was read",
@@ -56,13 +62,13 @@ def missing_codec_error(name: str, where: str) -> FailedPreconditionError:
 
 @lru_cache(maxsize=len(_PACKAGES))
 def load_codec(name: str) -> Codec:
-    """A codec by its name.
+    """Import the package of a codec, and return the codec.
 
     Raises:
         FailedPreconditionError: its package is not installed.
 
     Example:
-        >>> lz4 = codec("LZ4")
+        >>> lz4 = load_codec("LZ4")
         >>> packed = lz4.compress(bytes(1000))
         >>> len(packed) < 50, lz4.decompress(packed, 1000) == bytes(1000)
         (True, True)
@@ -73,7 +79,7 @@ def load_codec(name: str) -> Codec:
 
 
 def _lz4() -> Codec:
-    block: Any = import_module("lz4.block")  # it does not say which of its names are public
+    block: Any = import_module("lz4.block")  # Any: the package does not declare which names are public
 
     def compress(data: Any) -> bytes:
         packed: bytes = block.compress(data, store_size=False)
@@ -89,7 +95,7 @@ def _lz4() -> Codec:
 def _zstd() -> Codec:
     import zstandard
 
-    mine = threading.local()  # its objects are for one thread each, and dear to make
+    mine = threading.local()  # compressors are not thread-safe, and expensive to create: keep one for each thread
 
     def compress(data: Any) -> bytes:
         if not hasattr(mine, "compressor"):

@@ -1,9 +1,9 @@
-"""Elements that nobody else has: copies of buffers that are shared.
+"""Exclusive elements: copies of elements whose buffers are shared.
 
-A buffer that is handed over is either exclusive (made for this element, kept by nobody else) or shared: in a log that
-several trainers read, in a recording, in an array that the user gave or captured. Exclusive buffers pass by reference.
-NumPy's read-only flag protects nothing: DLPack, torch and ctypes write past it. So whatever keeps a buffer hands out
-copies, made here, or private mappings of it (`worker/arena`).
+A buffer that a reader gets is either exclusive (made for this element, referenced nowhere else) or shared: in a log
+that several trainers read, in a recording, in an array that the user passed or captured. Exclusive buffers are passed
+by reference. NumPy's read-only flag protects nothing: DLPack, torch and ctypes ignore it. So code that keeps a buffer
+gives its readers copies, made here, or private mappings of it (`worker/arena`).
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ Array = np.ndarray[Any, Any]
 
 _NUMPY_SCALARS = {scalar for scalar in np.sctypeDict.values() if not issubclass(scalar, (np.void, np.object_))}
 IMMUTABLE: Final[frozenset[type]] = frozenset({int, float, bool, complex, str, bytes, type(None), *_NUMPY_SCALARS})
-"""Types of leaves that nobody can write to."""
+"""Types of leaves that cannot be modified."""
 
 BLOCK_BYTES: Final = 64 * 1024
-"""Most bytes of small copies that are made as one. Keeping one of them keeps no more than that."""
+"""Maximum size of a block of small copies. Keeping one of them keeps no more than that in memory."""
 
 
 RUN_BYTES: Final = 1 << 20
-"""About how many bytes are copied for one run: the memory is then used again, and still in the processor's caches."""
+"""About how many bytes are copied for one run. So little memory is reused while it is still in the CPU's caches."""
 
 
 def copy_run_length(nbytes: int, want: int) -> int:
-    """How many elements of so many bytes to copy for a run of at most `want`."""
+    """How many elements of `nbytes` each to copy for a run of at most `want` elements."""
     return min(want, RUN_BYTES // max(1, nbytes) or 1)
 
 
 def nbytes_of(element: Any) -> int:
-    """Bytes of an element's arrays."""
+    """The total bytes of an element's arrays."""
     return sum(leaf.nbytes for leaf in flatten(element) if isinstance(leaf, np.ndarray))
 
 
 def copy_rows(rows: Array) -> list[Any]:
-    """The rows of an array, copied: small ones in blocks, larger ones one by one; of one dimension its scalars.
+    """Copies of an array's rows: small rows in blocks, larger ones one by one; the scalars of a 1-D array.
 
     Example:
         >>> table = np.zeros((3, 2))
-        >>> [np.shares_memory(row, table) for row in exclusive_rows(table)]
+        >>> [np.shares_memory(row, table) for row in copy_rows(table)]
         [False, False, False]
     """
     if rows.ndim == 1:
@@ -60,10 +60,10 @@ def copy_rows(rows: Array) -> list[Any]:
 
 
 def copy_run(run: list[Any]) -> list[Any]:
-    """What `copy_element` gives for each element of a run; of the usual ones by columns, which is faster.
+    """`copy_element` of each element of a run; column by column for the common types, which is faster.
 
     Example:
-        >>> exclusive_run([(1, "a"), (2, "b")])
+        >>> copy_run([(1, "a"), (2, "b")])
         [(1, 'a'), (2, 'b')]
     """
     kinds = set(map(type, run))
@@ -80,10 +80,10 @@ def copy_run(run: list[Any]) -> list[Any]:
 
 
 def copy_element(element: Any) -> Any:
-    """An element whose arrays are copies; what nobody can write to (numbers and text) stays.
+    """The element with copies of its arrays; immutable leaves (numbers and text) are kept.
 
     Example:
-        >>> mine = exclusive({"image": (image := np.zeros(3)), "label": 5})
+        >>> mine = copy_element({"image": (image := np.zeros(3)), "label": 5})
         >>> mine["label"], np.shares_memory(mine["image"], image)
         (5, False)
     """
@@ -105,12 +105,12 @@ def copy_element(element: Any) -> Any:
 
 
 def copy_record(record: Any) -> Any:
-    """A copy of a record: unlike other scalars it is a view of the array that it was taken from."""
+    """A copy of a record: unlike other NumPy scalars, a record is a view of the array that it was taken from."""
     return np.frombuffer(record.tobytes(), record.dtype)[0]
 
 
 def read_only_copy(array: Array) -> Array:
-    """A copy that NumPy refuses to write to."""
+    """A copy of an array with NumPy's read-only flag set."""
     copy = array.copy()
     copy.setflags(write=False)
     return copy

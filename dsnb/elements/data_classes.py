@@ -1,9 +1,9 @@
-"""Named tuples and dataclasses as parts of elements: their fields, how one is made, and which class a reader gets.
+"""Named tuples and dataclasses in elements: their fields, how instances are made, and which class a reader gets.
 
-A pipeline comes to its worker with classes of its own, so what travels is where a class was defined and what its fields
-are. A reader's elements are of the reader's *own* class: `__main__.Sample` as it is at this moment where a cell has
-defined it, so that `isinstance` holds; else a class that is made here once for all elements of that description.
-Nothing is imported for that: a name that came over the wire is no reason to run code.
+Unpickling a pipeline creates new classes on the worker. So an element carries the path of its class (module and
+qualified name) and its field names. A reader's elements are instances of the reader's *own* class: the current
+`__main__.Sample` if a cell defined one, so that `isinstance` holds; otherwise a class that is created once for that
+path and those fields. No module is imported for it: a name received over the network must not run code.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, Literal
 DataClassKind = Literal["namedtuple", "dataclass"]
 
 _OURS = __name__.partition(".")[0]
-# What user code here defined inside of functions, where no name leads to it; the newest of each name.
+# Classes that user code of this process defined inside functions and that no name leads to; the newest of each name.
 _function_local_classes: weakref.WeakValueDictionary[tuple[str, str], type] = weakref.WeakValueDictionary()
 
 
 def is_data_class(cls: type) -> bool:
-    """Whether instances of a class are structure, field by field; dsnb's own (a `TensorSpec`) are leaves."""
+    """Whether instances of a class are nodes of a structure: true for dataclasses except dsnb's own (`TensorSpec`)."""
     return hasattr(cls, "__dataclass_fields__") and cls.__module__.partition(".")[0] != _OURS
 
 
@@ -39,13 +39,13 @@ def field_names(cls: type) -> tuple[str, ...] | None:
 
 
 def note_class(cls: type) -> None:
-    """Remember a class that a pipeline takes along, for its elements to find it again."""
+    """Register a class that is pickled with a pipeline, so that `local_class` finds it for the pipeline's elements."""
     if "<locals>" in cls.__qualname__ and field_names(cls) is not None:
         _function_local_classes[cls.__module__, cls.__qualname__] = cls
 
 
 def local_class(kind: DataClassKind, class_path: tuple[str, str], keys: tuple[str, ...]) -> type:
-    """This process's class of that place and those fields; one that is made for the purpose where it has none."""
+    """This process's class of that path and those fields; a class made for the purpose if there is none."""
     found = find_class(*class_path) or _function_local_classes.get(class_path)
     if found is not None and issubclass(found, tuple) == (kind == "namedtuple") and field_names(found) == keys:
         return found
@@ -53,7 +53,7 @@ def local_class(kind: DataClassKind, class_path: tuple[str, str], keys: tuple[st
 
 
 def find_class(module: str, name: str) -> type | None:
-    """The class that bears that name in this process now, if its module is imported."""
+    """The class that has this qualified name now, if its module is imported; else None."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -64,19 +64,19 @@ def find_class(module: str, name: str) -> type | None:
 def _make_class(kind: DataClassKind, class_path: tuple[str, str], keys: tuple[str, ...]) -> type:
     plain = class_path[1].rpartition(".")[2]
     name = plain if plain.isidentifier() and not iskeyword(plain) else "Element"
-    # `rename` for classes that were made with it: their fields are called _0 and _1, which it takes from nobody else.
+    # `rename=True`, because a class made with it may have the fields _0 and _1, which `namedtuple` refuses otherwise.
     named_tuple = partial(namedtuple, rename=True)  # noqa: PYI024 - the fields are known when it runs
     made: type = (named_tuple if kind == "namedtuple" else dataclasses.make_dataclass)(name, keys)
-    # So that its instances are described as those of the class that it stands for.
+    # Its instances must have the same structure as those of the class that it replaces.
     made.__module__, made.__qualname__ = class_path
     return made
 
 
 def instance_factory(cls: type, keys: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
-    """What makes an instance out of the values of its fields, as unpickling does: `__init__` is not run again."""
+    """A function that makes an instance from its field values without calling `__init__`, as unpickling does."""
     if issubclass(cls, tuple):
         return cls._make  # type: ignore[attr-defined,no-any-return]
-    put = object.__setattr__  # frozen ones refuse the usual way
+    put = object.__setattr__  # frozen dataclasses refuse `setattr`
 
     def make(values: Iterable[Any]) -> Any:
         made = object.__new__(cls)

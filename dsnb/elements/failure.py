@@ -1,7 +1,7 @@
-"""A failure stands in an element's place: an error of the user's code, made ready to travel and raised again elsewhere.
+"""Failures: an error of user code replaces an element; it is serialised on the worker and raised again in the reader.
 
-It is raised as its original class, with what dsnb knows added as notes and the remote traceback as its cause; as
-`UserCodeError` where the original cannot be rebuilt, or would be mistaken for control flow.
+The reader gets the original class, with dsnb's context added as notes and the remote traceback as its cause. It gets a
+`UserCodeError` if the original cannot be rebuilt, or would be mistaken for control flow.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInter
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error that travels.
+    """An error that can be sent to another process.
 
     Attributes:
         kind: The qualified name of the original class.
-        message: Its text.
+        message: The error's text.
         traceback: The remote traceback, as Python prints it, without dsnb's own frames.
-        pickled: The error itself; empty where it cannot be pickled, or holds more than an error should.
-        notes: The error's own, and what dsnb adds: where it happened.
+        pickled: The pickled error; empty if it cannot be pickled and restored, is control flow, or exceeds 1 MiB.
+        notes: The error's own notes, then those that dsnb adds: where it happened.
     """
 
     kind: str
@@ -37,8 +37,7 @@ class Failure:
     def to_exception(self) -> Exception:
         """The error to raise in the reader's process; a new one each time."""
         error = self._original()
-        # Set, not added: some errors bring their notes along when they are rebuilt, those with a reduction of their own
-        # do not.
+        # Assigned, not added: most errors restore their notes when unpickled, those with their own `__reduce__` do not.
         error.__notes__ = list(map(format_note, self.notes))
         if self.traceback:
             error.__cause__ = RemoteTraceback(self.traceback)
@@ -60,7 +59,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, *notes: str) -> Failure:
-    """Make an error ready to travel."""
+    """The failure for an error, with additional notes."""
     notes = (*getattr(error, "__notes__", ()), *notes)
     return Failure(
         kind=_kind(error),
@@ -72,7 +71,7 @@ def failure_of(error: BaseException, *notes: str) -> Failure:
 
 
 def _utf8(text: str) -> str:
-    # Python keeps the odd bytes of file names as lone surrogates, which no other program takes for text.
+    # Python represents undecodable bytes of file names as lone surrogates, which UTF-8 cannot encode.
     whole = text.encode("utf-8", "backslashreplace").decode()
     if len(whole) <= _MAX_TEXT:
         return whole
@@ -86,7 +85,7 @@ def _pickled(error: BaseException) -> bytes:
     try:
         data = dump_error(error)
         load_error(data)  # an error that cannot be rebuilt here cannot be rebuilt anywhere
-    except Exception:  # noqa: BLE001 - errors carry anything, also what cannot be pickled
+    except Exception:  # noqa: BLE001 - an error may hold any object, and pickling may run user code
         return b""
     return data if len(data) <= _MAX_PICKLED_BYTES else b""
 

@@ -1,15 +1,14 @@
 """Fingerprints: a digest of what a pipeline *is*, equal in two kernels, different when any part of it differs.
 
-Hashed is a canonical walk and not a pickle: code without file and line, closures, defaults, the globals that the code
-really reads and what those reach, arrays by content, library objects by name and version. The walk makes a graph of
-nodes, breadth first and without recursion, so that cycles and depth are no limit; a node's digest covers what it
-reaches, and which equal values happen to be one object does not matter. `fingerprint_values` tells what each kind of
-value is made of, `fingerprint_graph` walks and hashes.
+Theory of operation. The digest covers a canonical walk, not a pickle: code without file and line, closures, defaults,
+the globals that the code actually reads and what these reach, arrays by content, library objects by name and version.
+The walk builds a graph of nodes, breadth first and without recursion, so that cycles and depth are no limit. A node's
+digest covers all that the node reaches. Object identity does not matter: two equal values count the same as one value
+used twice. `fingerprint_values` and `fingerprint_code` decompose values, `fingerprint_graph` walks and hashes.
 
-What cannot be seen by any such method: names computed by `getattr`, `globals()` and `eval`, files that are read, the
-environment, the clock, the network. What has no value at all (an open file, a generator, a random generator that
-running would change, an object whose `__getstate__` says something else each time) is listed: compare digests only
-where nothing is listed.
+The walk cannot see names computed by `getattr`, `globals()` and `eval`, files that are read, the environment, the clock
+or the network. Objects without a value (an open file, a generator, a random generator whose state running would change,
+an object whose `__getstate__` differs each time) are listed as unhashable: compare digests only if that list is empty.
 """
 
 from __future__ import annotations
@@ -33,10 +32,11 @@ class Component:
     """One part of what a fingerprint covers.
 
     Attributes:
-        path: Where it is, as in "pipeline[2] > function > global helper"; operations are numbered from the source.
+        path: Its path from the root, as in "pipeline[2] > function > global helper"; operations are numbered from the
+            source.
         kind: "operation", "function", "value", "array", "class", "package" and so on.
-        digest: Of the part itself, without what it reaches; in hexadecimal digits.
-        detail: The part in a few words: a value, a function's name, an array's dtype and shape.
+        digest: The digest of the part itself, without the parts that it reaches; in hexadecimal digits.
+        detail: A short description: a value, a function's name, an array's dtype and shape.
     """
 
     path: str
@@ -47,14 +47,14 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a value is.
+    """The identity of a value.
 
     Attributes:
         digest: 32 hexadecimal digits.
         components: All parts that it covers, from the source of a pipeline on.
-        unhashable: Where something without a value stands, as in "pipeline[2] > function > global log (an open file:
-            pass its path)". The digest is no key for anything that is kept while this is not empty.
-        sources: The user's modules that functions import as they run.
+        unhashable: The paths of objects without a value, as in "pipeline[2] > function > global log (an open file:
+            pass its path)". Do not use the digest as a key for stored results unless this is empty.
+        sources: The user's modules that functions import when they run.
         files: The files that datasets in it name.
     """
 
@@ -65,7 +65,7 @@ class Fingerprint:
     files: tuple[str, ...] = ()
 
     def difference(self, other: Fingerprint) -> str:
-        """The first component that differs, in words; empty if nothing does.
+        """The first component that differs, in words; empty if there is none.
 
         Example:
             >>> before.difference(after)
@@ -85,7 +85,7 @@ class Fingerprint:
         return "the same parts, put together in another way"
 
     def _path_text(self, path: str) -> str:
-        """A path with operations called by their names."""
+        """A path as text for users, with an operation's name in place of its number."""
         first, *rest = path.split(" > ")
         names = {part.path: part.detail for part in self.components if part.kind == "operation"}
         return ", ".join([names.get(first, first), *rest])
@@ -94,15 +94,15 @@ class Fingerprint:
 def fingerprint(value: Any, *, root: str = "pipeline", result: bool = False) -> Fingerprint:
     """The fingerprint of an operation, a function, or any other value.
 
-    An object may say itself what it is: by a method `__dsnb_fingerprint__` that returns a value to walk in its place.
-    For the key of a result it may say less, or more, by `__dsnb_result__`.
+    A class may define a method `__dsnb_fingerprint__` that returns a value to fingerprint in place of the object, and a
+    method `__dsnb_result__` that does so for the key of a result, where less or more may matter.
 
     Args:
-        value: What to look at. Nothing of it is called, but for what pickling would call too.
-        root: What the paths of the components begin with.
-        result: Look at what a result that is computed with it in this process follows from: without what changes no
-            element of a dataset (where a recording is, how far it is prefetched), and with what an imported module has
-            become since.
+        value: The value. No method of it is called except those that pickling would call, and the two above.
+        root: The beginning of the components' paths.
+        result: Whether to identify the results computed with the value in this process. Leaves out settings that change
+            no element of a dataset (where a recording is stored, how many elements are prefetched), and includes how
+            imported modules differ from their files.
 
     Example:
         >>> fingerprint(lambda x: x + 1).digest == fingerprint(lambda x: x + 1).digest
@@ -132,7 +132,7 @@ def _environment(packages: list[tuple[str, str]]) -> Iterator[Component]:
 
 
 def _by_path(given: Fingerprint) -> dict[str, Component]:
-    # Python's version first: another one changes all code, and is the one thing to say then.
+    # Python's version comes first: another version changes all bytecode, so it is the only difference worth reporting.
     ordered = sorted(given.components, key=lambda component: component.kind != "python")
     return {component.path: component for component in ordered}
 

@@ -1,4 +1,4 @@
-"""The walk of a fingerprint: from a value to a graph of nodes, to a digest for each node, to a list of parts."""
+"""The graph of a fingerprint: builds a graph of nodes from a value, gives each node a digest, and lists the parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DECOMPOSERS: dict[type, Decomposer] = {**VALUE_DECOMPOSERS, **CODE_DECOMPOSERS}
 
 
 def decompose(value: Any) -> Decomposition:
-    """What is seen of any value."""
+    """The decomposition of any value."""
     plain = encode_plain(value)
     if plain is not None:
         return Decomposition("value", plain, detail=short_repr(value))
@@ -28,12 +28,12 @@ def decompose(value: Any) -> Decomposition:
 
 
 class _Node:
-    """One value of the graph; `targets` are the numbers of the values that it reaches, in the order of its edges."""
+    """One value of the graph; `targets` are the indices of the nodes that it reaches, in the order of its edges."""
 
     __slots__ = ("decomposition", "digest", "own_digest", "targets", "value")
 
     def __init__(self, value: Any) -> None:
-        self.value = value  # held, so that no other value gets its id while we walk
+        self.value = value  # kept alive: nodes are found by id(), which must not be reused
         self.decomposition = Decomposition("")
         self.targets: list[int] = []
         self.own_digest = b""
@@ -49,13 +49,13 @@ class _Node:
         self.own_digest = _hash(decomposition.kind.encode(), decomposition.content, *labels)
 
     def combined_digest(self, reached: Iterable[bytes]) -> bytes:
-        """The digest of this node, given those of what it reaches."""
+        """The digest of this node, given the digests of the nodes that it reaches."""
         return _hash(self.own_digest, *(sorted(reached) if self.decomposition.unordered else reached))
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where a part is. The middle of a long way is told by its length: the paths of a deep tree would fill memory."""
+    """The path of a part. Of the middle of a long path only the number of steps is kept, to bound the memory used."""
 
     start: str
     depth: int = 0
@@ -72,7 +72,7 @@ class _Path:
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """One part of the result; the fields are those of a component, what is wrong with it, and the value itself."""
+    """One part of the graph: the fields of a component, why it has no value (`problem`), and the value itself."""
 
     path: str
     kind: str
@@ -83,17 +83,17 @@ class GraphPart:
 
 
 class ValueGraph:
-    """The graph of one value.
+    """The graph of one value and all that it reaches.
 
     Args:
         value: The value.
-        result: Whether objects are what a result follows from of them (`__dsnb_result__`).
+        result: Whether `__dsnb_result__` may replace an object, for the key of a result.
 
     Attributes:
-        digest: Of the value with all that it reaches.
+        digest: The digest of the value with all that it reaches.
         packages: The libraries that it reaches, with their versions.
-        sources: The user's modules that its functions import as they run.
-        files: The files that datasets in it name, by path.
+        sources: The user's modules that its functions import when they run.
+        files: The paths of the files that datasets in it name; a dict used as an ordered set.
     """
 
     def __init__(self, value: Any, *, result: bool = False) -> None:
@@ -109,7 +109,7 @@ class ValueGraph:
         self.digest = self._nodes[0].digest
 
     def check_self_descriptions(self) -> None:
-        """Ask a second time what can only be asked: who says something else has no value."""
+        """Decompose self-described values a second time, and mark those whose description differs as unhashable."""
         self_described = [node for node in self._nodes if node.decomposition.self_described]
         again = ValueGraph([node.value for node in self_described], result=self._result) if self_described else self
         for node in self_described:
@@ -120,7 +120,7 @@ class ValueGraph:
 
     def _build(self, value: Any) -> None:
         self._number(value)
-        for node in self._nodes:  # grows meanwhile: breadth first
+        for node in self._nodes:  # the loop appends to this list: breadth first
             subject = self._resolve_result_hook(node.value)
             decomposition = decompose(subject)
             node.set_decomposition(decomposition)
@@ -131,7 +131,7 @@ class ValueGraph:
             self.files.update(dict.fromkeys(_files_of(subject)))
 
     def _resolve_result_hook(self, value: Any) -> Any:
-        """What is looked at in the place of a value."""
+        """The value to decompose in place of `value`."""
         while self._result and (hook := _hook(value, "__dsnb_result__")) is not None:
             stands_for = hook(value)
             if stands_for is value:
@@ -146,10 +146,11 @@ class ValueGraph:
         return number
 
     def _assign_digests(self, group: list[int]) -> None:
-        """Give digests to nodes that reach each other; what else they reach has its digest already.
+        """Give digests to a group of nodes that reach each other; all other nodes that they reach have digests already.
 
-        In a cycle, a node is told apart by what is around it, once more in each round, until a round tells no more
-        nodes apart than the one before. What is further away than that comes in with a digest of the whole cycle.
+        In a cycle, the digests are refined in steps: each step combines a node's own digest with the present digests of
+        the nodes that it reaches, until a step distinguishes no more nodes than the one before. A digest of the whole
+        cycle is added at the end, to cover nodes that are further away than the number of steps.
         """
         nodes = [self._nodes[number] for number in group]
         if len(group) == 1 and group[0] not in nodes[0].targets:
@@ -175,7 +176,7 @@ class ValueGraph:
         return node.combined_digest(self._nodes[target].digest for target in node.targets)
 
     def parts(self, root: str) -> Iterator[GraphPart]:
-        """The parts, from the source of a pipeline on; what is reached twice is told where it is reached first."""
+        """The parts, from the source of a pipeline on; a part reached twice is listed where it is reached first."""
         waiting = self._operation_nodes(root) or deque([(_Path(root), self._nodes[0])])
         seen = {node.digest for _, node in waiting}
         while waiting:
@@ -186,7 +187,7 @@ class ValueGraph:
             )
             reached = [(path.to(label), self._nodes[target]) for (label, _), target in self._edges(node)]
             for step in sorted(reached, key=lambda pair: pair[1].digest) if decomposition.unordered else reached:
-                # Told at each place: plain values, for they are what most often differs, and what has no value at all.
+                # Plain values and unhashable parts are listed on every path: users most often look for these.
                 if step[1].digest not in seen or step[1].decomposition.kind in {"value", "unhashable"}:
                     seen.add(step[1].digest)
                     waiting.append(step)
@@ -196,7 +197,7 @@ class ValueGraph:
         return zip(node.decomposition.edges, node.targets, strict=True)
 
     def _operation_nodes(self, root: str) -> deque[tuple[_Path, _Node]]:
-        """The operations of a pipeline, inputs first, numbered so."""
+        """The operations of a pipeline, inputs first, numbered in this order from 1; empty for another value."""
         order: dict[int, _Node] = {}
         waiting = [0] if self._nodes[0].decomposition.kind == "operation" else []
         while waiting:
@@ -215,7 +216,7 @@ def _hook(value: Any, name: str) -> Callable[[Any], Any] | None:
 
 
 def _files_of(value: Any) -> Iterable[str]:
-    """The files that a source names."""
+    """The files that a dataset's source names."""
     hook = _hook(value, "__dsnb_files__")
     return hook(value) if hook is not None else ()
 
@@ -234,7 +235,7 @@ def _strongly_connected_components(graph: list[list[int]]) -> Iterator[list[int]
     low: dict[int, int] = {}
     stack: list[int] = []
     on_stack: set[int] = set()
-    work = [(0, iter(graph[0]))]
+    work = [(0, iter(graph[0]))]  # all nodes are reachable from node 0, the value itself
     while work:
         number, targets = work[-1]
         if number not in order:

@@ -1,4 +1,4 @@
-"""What a fingerprint's walk sees of one value, and how plain data is encoded for it."""
+"""The decomposition of one value for a fingerprint, and the canonical encoding of plain data."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PLAIN_DEPTH = 6
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """What is seen of a value.
+    """What a value consists of: its own content and edges to other values.
 
     Attributes:
-        kind: What sort of part it is.
-        content: All of it that reaches no other value.
-        edges: The values that it reaches, each under a name that is the same in every process.
-        detail: It in a few words.
-        problem: Why it has no value, in words; empty for nearly everything.
-        unordered: Whether the order of `edges` means nothing; their names mean nothing then either.
-        packages: The library that it comes from, with its version.
-        self_described: Whether it is what code of its class says that it is, which may say something else each time.
+        kind: The kind of component.
+        content: The encoding of all that is not itself a separate value.
+        edges: The values that it reaches, each with a label that is the same in every process.
+        detail: A short description for users.
+        problem: Why the value has no fingerprint, in words; empty for nearly all values.
+        unordered: Whether the order and the labels of `edges` have no meaning.
+        packages: The library that the value comes from, with its version.
+        self_described: Whether code of the value's class supplied this description, which may then vary between calls.
     """
 
     kind: str
@@ -39,13 +39,14 @@ class Decomposition:
 
 
 Decomposer = Callable[[Any], Decomposition | None]
-"""Looks at a value of one kind; None where it is of another kind after all."""
+"""Decomposes values of one type; returns None for a value that it does not handle."""
 
 
 def encode_plain(value: Any, depth: int = _PLAIN_DEPTH) -> bytes | None:
-    """Plain data as bytes that no other data has, each with its type and length; None for what is not plain.
+    """Encode plain data as bytes, unambiguously, each item with its type and length; None if the value is not plain.
 
-    Sets are sorted, dicts are not: a function may iterate over one. Deeper nesting than `depth` is not plain.
+    Sets are sorted. Dicts are not, because a function may iterate over one. A value nested deeper than `depth` is not
+    plain.
     """
     kind = type(value)
     if kind in _ENCODERS:
@@ -88,26 +89,26 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
 
 
 def is_atom(value: Any) -> bool:
-    """Whether a value is plain and holds no other value."""
+    """Whether a value is plain data and no container."""
     return type(value) in _ENCODERS
 
 
 def encode_parts(*parts: Any) -> bytes:
-    """Plain data that is known to be plain, as bytes."""
+    """The encoding of values that are known to be plain."""
     content = encode_plain(parts)
     assert content is not None, parts
     return content
 
 
 class _Short(reprlib.Repr):
-    """A value in a few words; the order of a dict is part of it."""
+    """A shortened repr that keeps the order of dicts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.maxstring = self.maxother = 60
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to write longer ones in decimal.
+        # Python refuses to convert much longer integers to decimal digits.
         return super().repr_int(x, level) if x.bit_length() < 4096 else f"an integer of {x.bit_length()} bits"
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
@@ -116,21 +117,21 @@ class _Short(reprlib.Repr):
 
 
 short_repr = _Short().repr
-"""A value in a few words."""
+"""A shortened repr of a value, for `Decomposition.detail`."""
 
 
 def type_name(cls: type) -> str:
-    """A class as a user calls it."""
+    """The class's name for users: qualified by its module, except for builtins and `__main__`."""
     return cls.__qualname__ if cls.__module__ in {"builtins", "__main__"} else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def unhashable(value: Any, problem: str) -> Decomposition:
-    """A part that has no value."""
+    """The decomposition of a value without a fingerprint, and why it has none."""
     name = type_name(type(value))
     return Decomposition("unhashable", encode_parts(name), detail=f"a {name}", problem=problem)
 
 
 def library_reference(name: str) -> Decomposition:
-    """Something that a library brings: by its dotted name, and the library's version."""
+    """The decomposition of a library's object: its dotted name and the library's version."""
     package, version = package_of(name)
     return Decomposition("library", encode_parts(name), detail=name, packages=((package, version),) if package else ())

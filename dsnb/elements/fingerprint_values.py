@@ -1,4 +1,4 @@
-"""What values are made of, for a fingerprint: containers, arrays, and instances of any class."""
+"""Decomposition of values for a fingerprint: containers, arrays, and instances of any class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OURS = __name__.partition(".")[0]
 
 
 def array_digest(array: np.ndarray[Any, Any]) -> str:
-    """xxh3-128 of an array's dtype, shape and bytes in C order, in hexadecimal digits; strides do not matter."""
+    """The xxh3-128 of an array's dtype, shape and bytes in C order, in hexadecimal digits; independent of strides."""
     digest = xxhash.xxh3_128(encode_parts(repr(array.dtype), array.shape))
     if array.size and array.dtype.itemsize:
         digest.update(array_bytes(array))
@@ -40,7 +40,7 @@ def array_digest(array: np.ndarray[Any, Any]) -> str:
 
 
 def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
-    """An array's bytes in C order; a read-only view of the array itself where it is contiguous."""
+    """An array's bytes in C order; a read-only view of the array itself if it is contiguous."""
     flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return memoryview(flat).toreadonly()
 
@@ -104,7 +104,7 @@ def _decompose_scalar(scalar: np.generic) -> Decomposition | None:
 
 _RANDOM = "a random generator, whose state running the pipeline changes: pass a seed"
 _GENERATOR = "a generator cannot be begun again: pass the function that makes it"
-# By the names of their classes, so that nothing is imported to look for them.
+# Classes by name, so that this module need not import them. Instances of the first set count as equal.
 _WITHOUT_VALUE = {
     "_thread.lock", "_thread.RLock", "threading.Event", "threading.Condition", "threading.Semaphore",
     "threading.Barrier", "logging.Logger",
@@ -122,7 +122,7 @@ _UNHASHABLE_CLASSES = {
 
 
 def decompose_by_hook(value: Any) -> Decomposition | None:
-    """What an object says that it is."""
+    """The decomposition by `__dsnb_fingerprint__`; None if the class does not define it."""
     hook: Callable[[Any], Any] | None = getattr(type(value), "__dsnb_fingerprint__", None)
     if hook is None or isinstance(value, type):
         return None
@@ -130,7 +130,7 @@ def decompose_by_hook(value: Any) -> Decomposition | None:
         stands_for = hook(value)
     except Exception as error:  # noqa: BLE001 - user code: whatever it raises, the value has no fingerprint
         return unhashable(value, f"its __dsnb_fingerprint__ raised {type(error).__name__}: {error}")
-    # The class by its name alone: what else the class holds is what the hook is there to leave out.
+    # The class is identified by its name alone: the hook exists to leave out everything else.
     edges, name = (("fingerprint", stands_for),), type_name(type(value))
     return Decomposition(
         "object", encode_parts(type(value).__qualname__), edges, name, self_described=not _is_trusted_class(type(value))
@@ -138,7 +138,7 @@ def decompose_by_hook(value: Any) -> Decomposition | None:
 
 
 def decompose_by_base(value: Any) -> Decomposition | None:
-    """What a base class decides: things without a value, and things whose value nobody can read."""
+    """The decomposition that a base class determines: locks and the like, unhashable objects, dtypes, NumPy scalars."""
     for name in _bases(value):
         if name in _WITHOUT_VALUE:
             return Decomposition("object", encode_parts(name), detail=name)
@@ -156,7 +156,7 @@ def _bases(value: Any) -> list[str]:
 
 
 def decompose_instance(value: Any) -> Decomposition:
-    """Any other object: its class, and its state by its own account."""
+    """The decomposition of any other object: its class, and its state as pickle would get it."""
     if f"{_OURS}.pipeline.operation.Operation" in _bases(value):
         return _decompose_operation(value)
     if dataclasses.is_dataclass(value) and type(value).__module__.partition(".")[0] == _OURS:
@@ -168,13 +168,13 @@ def decompose_instance(value: Any) -> Decomposition:
         return library_reference(name)
     try:
         reduced = reduced_form(value)
-    except Exception as error:  # noqa: BLE001 - what an object says instead of its state is its own choice
+    except Exception as error:  # noqa: BLE001 - user code: `__reduce__` may raise anything
         return unhashable(value, f"it says of itself: {error}")
     return _decompose_by_name(value, reduced) if isinstance(reduced, str) else _decompose_reduced(value, reduced)
 
 
 def reduced_form(value: Any) -> Any:
-    """What pickling makes of an instance: by what is registered for its class, as for patterns, else by itself."""
+    """The reduction that pickle uses: by `copyreg` if the class is registered there (as `re.Pattern`), else its own."""
     registered = copyreg.dispatch_table.get(type(value))
     return registered(value) if registered is not None else value.__reduce_ex__(4)
 
@@ -188,7 +188,7 @@ def _decompose_reduced(value: Any, reduced: tuple[Any, ...]) -> Decomposition:
     edges += [(f"argument {n}", item) for n, item in enumerate(arguments) if item is not type(value)]
     edges += _state(value, state)
     if isinstance(value, np.ndarray) and type(value).__reduce__ is np.ndarray.__reduce__:
-        edges += _state(value, getattr(value, "__dict__", None))  # which an array's own account leaves out
+        edges += _state(value, getattr(value, "__dict__", None))  # which ndarray.__reduce__ omits
     edges += [("items", [*part]) for part in (items, pairs) if part is not None]
     own = _is_self_described(type(value))
     return Decomposition("object", edges=tuple(edges), detail=f"a {type_name(type(value))}", self_described=own)
@@ -205,7 +205,7 @@ def _is_self_described(cls: type) -> bool:
 
 
 def _decompose_by_name(value: Any, name: str) -> Decomposition:
-    """A singleton that pickle would find by its name, as NumPy's ufuncs."""
+    """A singleton that pickle stores by name, such as NumPy's ufuncs."""
     module = sys.modules.get(pickle.whichmodule(value, name))  # type: ignore[attr-defined]
     if module is None or getattr(module, name, None) is not value:
         return unhashable(value, f"it calls itself {name!r}, and is not to be found by that name")
@@ -225,24 +225,24 @@ def _state(value: Any, state: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _cached_property_names(cls: type) -> set[str]:
-    """The names that using an instance fills in, from what is there already."""
+    """The names of cached properties. Their values follow from the rest of the state, and exist only after use."""
     members = [pair for base in cls.__mro__ for pair in vars(base).items()]
     return {name for name, member in members if isinstance(member, functools.cached_property)}
 
 
 def _decompose_operation(value: Any) -> Decomposition:
-    """An operation by its fields; what it reads from is an operation each, with no tuple between."""
+    """An operation by its fields, with a direct edge to each of its inputs."""
     inputs = [(f"input {number}", source) for number, source in enumerate(value.inputs)]
     named = [(name, item) for name, item in _fields(value) if name != "inputs"]
     try:
         detail = str(value.name)
-    except Exception:  # noqa: BLE001 - a name is for people; without it the fingerprint is the same
+    except Exception:  # noqa: BLE001 - the name is for display and not part of the fingerprint
         detail = type_name(type(value))
     return Decomposition("operation", encode_parts(len(inputs)), (("class", type(value)), *inputs, *named), detail)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields that equality looks at: the others hold what follows from them."""
+    """The fields that take part in equality: the others are derived from them."""
     for field in dataclasses.fields(value):
         if field.compare:
             yield field.name, getattr(value, field.name)

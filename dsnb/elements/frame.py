@@ -1,7 +1,8 @@
-"""A frame: a run of consecutive elements of one task, laid out for hand-over. Immutable.
+"""A frame: a run of consecutive elements of one task, laid out for transfer. Immutable.
 
-Who owns its elements: those of a frame that has one reader are exclusive, and pass by reference. A frame that is `kept`
-(in a log that several trainers read, in a recording) has other readers too, now or later, so each gets copies.
+Ownership. The elements of a frame with a single reader are exclusive and are passed by reference. A frame with
+`is_shared` set (in a log that several trainers read, or in a recording) has other readers, now or later, so each reader
+gets copies.
 """
 
 from __future__ import annotations
@@ -41,43 +42,43 @@ from dsnb.errors import InvalidArgumentError
 Array = np.ndarray[Any, Any]
 
 LARGE_BYTES: Final = 2 << 20
-"""From which size on an array of a frame that is kept is mapped for each reader instead of copied."""
+"""From this size (bytes for each element) on, an array of a shared frame is mapped for each reader, not copied."""
 
 _NBYTES = attrgetter("nbytes")
 _DENSE = {Dense}
 
 
 class SharedBuffer(Protocol):
-    """A buffer that is handed out to several readers."""
+    """A buffer that several readers use."""
 
     @property
     def base_array(self) -> Array:
-        """The buffer, as it was written; what is handed out must not be a view of it."""
+        """The buffer as it was written. Elements for readers must not be views of it."""
         ...
 
     def private_view(self) -> Array:
-        """The buffer as memory of the caller's own."""
+        """A private copy-on-write mapping or a copy of the buffer: the caller's writes reach no other reader."""
         ...
 
 
 class SharedBufferStore(Protocol):
-    """Where such buffers lie."""
+    """A place to store buffers that several readers use."""
 
     def store(self, buffers: Sequence[Any], nbytes: int) -> SharedBuffer | None:
-        """Take a buffer, given in parts; None where there is no room for it."""
+        """Store a buffer, given in parts, of `nbytes` bytes in total; None if there is no room for it."""
         ...
 
 
 class Frame:
-    """A run of elements, or one failure in an element's place.
+    """A run of elements, or one failure that replaces an element.
 
     Attributes:
         structure: How each element is nested.
         columns: One for each leaf.
         count: The number of elements.
         nbytes: Bytes of all leaves.
-        failure: The error that stands here instead of an element; then `count` is 1 and there are no columns.
-        is_shared: Whether it stays for others when its elements have been handed out.
+        failure: The error that replaces an element; then `count` is 1 and there are no columns.
+        is_shared: Whether other readers use the frame too, so that each reader must get copies of its elements.
     """
 
     __slots__ = (
@@ -110,27 +111,28 @@ class Frame:
         self.is_shared = False
         self.nbytes: int = sum(map(_NBYTES, columns))
         self.encoded: dict[tuple[str, bool], tuple[bytes, ...]] | None = None
-        """The whole frame's messages by their form, kept by the transfer that made them for its next reader."""
+        """Encoded messages of the whole frame, by form. The transfer that made them caches them for its next reader."""
         self.reserve_encoded_bytes: Callable[[int], bool] | None = None
-        """Whether so many bytes of such messages may be kept beside the frame; they count from then on."""
+        """Reserves memory for cached messages: returns whether the given number of bytes may be kept with the frame,
+        and counts them from then on if so."""
         self.slab: Any = None
-        """Where the whole frame lies in shared memory, kept for the next reader too."""
+        """The slab that holds the whole frame in shared memory, kept for the next reader."""
         self._run = run
         self._body: tuple[SharedBuffer, Sequence[Layout]] | None = None
 
     @classmethod
     def of_failure(cls, failure: Failure) -> Frame:
-        """The frame of an error that stands in one element's place."""
+        """The frame of an error that replaces one element."""
         return cls(LEAF, (), 1, failure)
 
     def elements(self, start: int, stop: int) -> Sequence[Any]:
-        """The elements from `start` up to `stop`, which nobody else gets.
+        """The elements from `start` up to `stop`, exclusive to the caller.
 
-        Of a frame that is kept they are copies, or views of a private mapping. Else they are references where they were
-        made in this process, and copies of what is small and views of what is large where they were received.
+        Elements of a shared frame are copies, or views of a private mapping. Elements of other frames are references
+        if they were made in this process; if they were received, small values are copies and large ones views.
 
         Raises:
-            Exception: the error that stands here, if it is a frame of one.
+            Exception: the error itself, if this is the frame of a failure.
         """
         if self.failure is not None:
             raise self.failure.to_exception()
@@ -152,15 +154,15 @@ class Frame:
         return [column_from(layout, private, self.count).rows(start, stop) for layout in layouts]
 
     def make_shared(self, *, pack: bool = False, buffer_store: SharedBufferStore | None = None) -> None:
-        """Have the frame stay for others when its elements are handed out, before any of them is.
+        """Mark the frame as shared by several readers. Call this before any reader gets its elements.
 
         Args:
-            pack: Whether small arrays are moved into one, which takes less memory and is copied faster.
-            buffer_store: Where large arrays are moved to, to be mapped instead of copied.
+            pack: Whether to move small arrays into one buffer, which takes less memory and is copied faster.
+            buffer_store: Where to move large arrays, so that they are mapped instead of copied.
         """
         self.is_shared = True
         if self._run is None or not _immutable(self._run):
-            self._run = None  # numbers and text still pass by reference
+            self._run = None  # readers could write to these objects; numbers and text still pass by reference
         if pack and self._has_small_separate_arrays:
             layouts, buffers, _ = lay_out(self.columns, 0, self.count)
             self.move_into(layouts, np.frombuffer(join_bytes(buffers), np.uint8))
@@ -173,7 +175,7 @@ class Frame:
 
     @property
     def _has_small_separate_arrays(self) -> bool:
-        """Whether it holds several small values, each in memory of its own."""
+        """Whether the frame holds several small arrays, each in its own memory."""
         small = self.count > 1 and 0 < self.nbytes < COPY_BELOW * self.count
         return small and self.movable and any(isinstance(column.values, list) for column in self.columns)
 
@@ -184,20 +186,20 @@ class Frame:
 
     @property
     def movable(self) -> bool:
-        """Whether its columns may be views of a body that holds them.
+        """Whether the columns may become views of one body.
 
-        Not where readers in this process are given what was laid out, nor where views would cost time for each value.
+        False if readers in this process get references to the run, or if making a view would cost time for each value.
         """
         return self._run is None and _DENSE.issuperset(map(type, self.columns))
 
     def move_into(self, layouts: Sequence[Layout], body: Array) -> None:
-        """Have the columns of a frame that is `movable` be views of a body, so that they are not in memory twice."""
+        """Make the columns of a `movable` frame views of a body that holds the same data, to free their own memory."""
         self.columns = [column_from(layout, body, self.count) for layout in layouts]
         self._body = None
 
     @property
     def schema(self) -> Schema:
-        """What the next frame of the same task must agree with."""
+        """The schema that the next frame of the same task must match."""
         return Schema(self.structure, tuple(column.spec for column in self.columns))
 
 
@@ -209,7 +211,7 @@ class Schema:
         self.leaves = leaves
 
     def agrees(self, frame: Frame) -> bool:
-        """Whether the elements of a frame may stand in the same stream."""
+        """Whether the elements of `frame` may be part of the same stream."""
         if self.structure is not frame.structure and self.structure != frame.structure:
             return False
         for mine, its in zip(self.leaves, frame.columns, strict=True):
@@ -228,18 +230,17 @@ def frames_of(
 
     Args:
         run: Elements that dsnb owns; an array stands for its rows, which readers in this process get as views.
-        schema: What the elements must agree with; None for the first run of a task.
-        packed: Whether little memory matters more than readers in this process, who would get references.
+        schema: What the elements must match; None for the first run of a task.
+        packed: Whether to lay out compactly, instead of keeping references for readers in this process.
 
     Yields:
-        Frames that together hold the run, in order; an exception stands in the place of an element that does not
-        agree with the first.
+        Frames that together hold the run, in order; an exception replaces each element that does not match the first.
     """
     laid_out = _single_array_frame(run, schema, packed) or _attempt(run, schema, packed)
     if isinstance(laid_out, Frame) or len(run) == 1:
         yield laid_out
         return
-    # Halving finds the odd ones out in a few steps, and costs nothing where there are none.
+    # Some element does not match. Halving isolates the mismatches in O(log n) steps each; without any it never runs.
     middle = len(run) // 2
     for half in (run[:middle], run[middle:]):
         for part in frames_of(half, schema, packed=packed):
@@ -249,7 +250,7 @@ def frames_of(
 
 
 def _single_array_frame(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) -> Frame | None:
-    """The frame of one array like those before it, which somebody may be waiting for; None for anything else."""
+    """Fast path for latency: the frame of a single array that matches `schema`; None for anything else."""
     if schema is None or schema.structure is not LEAF or len(run) != 1:
         return None
     known = schema.leaves[0]
@@ -282,12 +283,12 @@ def _attempt(run: Sequence[Any] | Array, schema: Schema | None, packed: bool) ->
 
 def _lay_out(run: Sequence[Any] | Array, schema: Schema | None, packed: bool = False) -> Frame:
     if isinstance(run, np.ndarray) and run.dtype.hasobject:
-        run = list(run)  # what is in there decides, one by one
+        run = list(run)  # each object decides by itself whether it is a valid leaf
     if isinstance(run, np.ndarray):
         rows = run.view()
         rows.setflags(write=False)
         column = Dense(run.dtype, run.shape[1:], rows)
-        # A record that is taken out of an array is a view that can be written to.
+        # A record taken out of an array is a writable view of it, so readers must not get the rows by reference.
         return Frame(
             LEAF, (column,), len(run), run=None if packed or run.dtype.names else _rows_for_local_readers(rows)
         )
@@ -297,15 +298,15 @@ def _lay_out(run: Sequence[Any] | Array, schema: Schema | None, packed: bool = F
 
 
 def _rows_for_local_readers(rows: Array) -> Sequence[Any] | Array:
-    """The rows of an array as readers in this process get them: views of it, or, of small rows, of copied blocks.
+    """The rows of an array as readers in this process get them: views of it, or for small rows views of copied blocks.
 
-    A small one that its reader keeps must not hold a whole batch.
+    Otherwise a reader that keeps one small row would keep the whole array in memory.
     """
     return rows if rows.ndim == 1 or rows[:1].nbytes >= COPY_BELOW else copy_rows(rows)
 
 
 def _immutable(run: Sequence[Any] | Array) -> bool:
-    """Whether elements are numbers and text, alone or in tuples."""
+    """Whether all elements are numbers or text, alone or in tuples."""
     if isinstance(run, np.ndarray):
         return run.ndim == 1 and run.dtype.names is None
     kinds = set(map(type, run))
@@ -315,10 +316,10 @@ def _immutable(run: Sequence[Any] | Array) -> bool:
 
 
 def _shareable(structure: Structure) -> bool:
-    """Whether all readers may be given the very same elements.
+    """Whether readers in this process may get references to the same elements.
 
-    Not where they hold lists or dicts, which a reader may write to; nor named tuples and dataclasses: a pipeline comes
-    to its worker with a class of its own, which is not the one that the reader knows by that name.
+    False for lists and dicts, which a reader may modify, and for named tuples and dataclasses: unpickling a pipeline
+    creates new classes on the worker, which are not the reader's classes of the same name.
     """
     if structure is LEAF:
         return True

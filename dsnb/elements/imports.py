@@ -1,13 +1,14 @@
-"""Modules of the user's that code imports *as it runs*: where their source is, and how it comes to run on a worker.
+"""User modules that functions import *when they run*: finding their sources, and running these on a worker.
 
-A module that a function reaches through a global travels with the values that it has in the kernel (`pickling`). One
-that a function imports in its body has no value yet: what it is, is its source. So the sources go along, with those of
-all that they import, and `import helpers` finds them before anything else, in each process but the one that wrote the
-pipeline down. Nothing is put in the way of others: the functions of one pipeline have an `__import__` of their own, so
-that two versions of a module can run side by side, and the one that a worker had before an edit is not run after it.
+Theory of operation. A module that a function reaches through a global is pickled with the values that it has in the
+kernel (`pickling`). A module that a function imports in its body has no values yet; only its source identifies it. So
+the pipeline carries the sources of such modules and of all user modules that they import. In each process except the
+one that serialised the pipeline, `import helpers` finds these sources first. Other code is not affected: the functions
+of one pipeline have their own `__import__`. So two versions of a module can run in one process, and after an edit the
+worker does not run the old version.
 
-A module may come in both ways, one function asking it for a class by a global and another importing it. Then it is one
-module still: its source runs in the namespace that came by value, and what came by value stays.
+A module may arrive both ways, if one function reads a class of it through a global and another imports it. It is still
+one module: its source runs in the namespace that was pickled, and the pickled values are not overwritten.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ from dsnb.elements.source_differences import compile_module, source_differences
 from dsnb.elements.usercode import is_user_namespace, namespace
 
 ModuleSource = tuple[str, str, bytes]
-"""A module's name, its file where it was written, and what is in it."""
+"""A module's name, the path of its file on the machine that serialised it, and the file's contents."""
 
 _SUFFIXES = (".py", ".pyc", *importlib.machinery.EXTENSION_SUFFIXES)
 _PROCESS = uuid.uuid4().hex
 _keeps_modules = threading.Event()
-# Modules that came with pipelines and are found by name.
+# Modules that were received with pipelines and are registered in `sys.modules`.
 _received_modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceFile:
-    """A module of the user's that a function imports when it runs: its file, whether or not it is imported now."""
+    """The source file of a user module that a function imports when it runs, whether or not it is imported now."""
 
     name: str
     path: str
 
     @property
     def package(self) -> str:
-        """What its relative imports start from."""
+        """The package that its relative imports refer to."""
         return self.name if _is_package(self.path) else self.name.rpartition(".")[0]
 
     def read(self) -> ModuleSource:
-        """The source as it is now."""
+        """The name, the path and the file's present contents."""
         return self.name, self.path, Path(self.path).read_bytes()
 
     def __dsnb_fingerprint__(self) -> Any:
@@ -72,7 +73,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtensionFile:
-    """A compiled module of the user's that a function imports when it runs; it does not travel."""
+    """The file of a user's extension module that a function imports when it runs; it is not sent to workers."""
 
     name: str
     path: str
@@ -81,13 +82,13 @@ class ExtensionFile:
         return Path(self.path).read_bytes()
 
 
-# One object for each file: two files that import each other would make new ones for ever.
+# One object for each file: otherwise the walk over two files that import each other would never end.
 _source_file = lru_cache(maxsize=None)(SourceFile)
 _extension_file = lru_cache(maxsize=None)(ExtensionFile)
 
 
 def imported_files(code: CodeType, package: str) -> Iterator[SourceFile | ExtensionFile]:
-    """The files of the user's that this code imports as it runs; packages before what is in them."""
+    """The user's files that this code imports when it runs; packages before their submodules."""
     for level, name, members in all_imports(code):
         base = _absolute(level, name, package)
         for module in (*_prefixes(base), *(f"{base}.{part}" for part in members)):
@@ -97,7 +98,7 @@ def imported_files(code: CodeType, package: str) -> Iterator[SourceFile | Extens
 
 
 def _absolute(level: int, name: str, package: str) -> str:
-    """The full name of what `from ..name import` means in a module of this package."""
+    """The absolute name of the module that `from ..name import` means in a module of `package`."""
     if not level:
         return name
     base = ".".join(package.split(".")[: 1 - level] if level > 1 else package.split("."))
@@ -105,7 +106,7 @@ def _absolute(level: int, name: str, package: str) -> str:
 
 
 def _prefixes(name: str) -> list[str]:
-    """a.b.c imports a, a.b and a.b.c."""
+    """The modules that `import a.b.c` imports: a, a.b and a.b.c."""
     parts = name.split(".") if name else []
     return [".".join(parts[: length + 1]) for length in range(len(parts))]
 
@@ -115,9 +116,9 @@ def _is_package(path: str) -> bool:
 
 
 def _located(name: str) -> tuple[str, tuple[str, ...]]:
-    """The file of a module of the user's, and where a package's modules are; nothing for a library's.
+    """The file of a user module (empty for a library's) and the folders of a package's submodules.
 
-    Nothing is imported for it.
+    Imports nothing itself.
     """
     if not name or name.partition(".")[0] in sys.stdlib_module_names:
         return "", ()
@@ -145,7 +146,7 @@ def _locate_by_spec(name: str) -> tuple[str | None, tuple[str, ...]]:
 
 
 def import_path() -> list[str]:
-    """Where this process imports from, for others: with its working directory by its name."""
+    """This process's `sys.path` for use in other processes: all entries are absolute paths."""
     return [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
 
 
@@ -153,13 +154,13 @@ def import_path() -> list[str]:
 
 
 def add_import_path(entries: list[str]) -> None:
-    """Let this process import from these places too, after its own; what it has stays where it stands."""
+    """Append existing paths to this process's `sys.path`, after its own entries, which keep their order."""
     here = set(import_path())
     sys.path.extend(entry for entry in dict.fromkeys(entries) if entry not in here and os.path.exists(entry))
 
 
 class ImporterReference:
-    """What stands for the `__import__` of a pipeline's functions in its pickle."""
+    """Replaces the `Importer` of a pipeline's functions in its pickle."""
 
     def __init__(self, sources: tuple[ModuleSource, ...]) -> None:
         self._sources = sources
@@ -169,12 +170,12 @@ class ImporterReference:
 
 
 def _importer(sources: tuple[ModuleSource, ...], process: str) -> Importer | None:
-    # Where the pipeline comes from, the modules themselves are at hand.
+    # The process that serialised the pipeline uses its own modules.
     return None if process == _PROCESS else Importer(sources)
 
 
 class _Modules(dict[str, ModuleType]):
-    """Modules that have been run, by name, and the lock to run them under."""
+    """Modules that have run, by name, and the lock to hold while one runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,15 +184,18 @@ class _Modules(dict[str, ModuleType]):
 
 @lru_cache(maxsize=8)
 def _shared_modules(_sources: tuple[ModuleSource, ...]) -> _Modules:
-    # What is imported into a process stays there: the next epoch of a job is another task, with the same sources.
+    # Cached, because the next epoch of a job is a new task with the same sources: a module must run once in a process.
     return _Modules()
 
 
 class Importer:
-    """Runs the sources that came with a pipeline when its functions import them; each once, as Python does.
+    """Runs the sources received with a pipeline when its functions import them, each once, as Python does.
+
+    Args:
+        sources: The modules' sources.
 
     Attributes:
-        builtins: The built-in names for all code of the pipeline.
+        builtins: The `__builtins__` of all code of the pipeline, with an `__import__` that finds these sources.
     """
 
     def __init__(self, sources: tuple[ModuleSource, ...]) -> None:
@@ -202,10 +206,11 @@ class Importer:
         self.builtins = {**vars(builtins), "__import__": self._import}
 
     def add_module(self, module: ModuleType) -> None:
-        """Learn of a module that came by value."""
+        """Add a module that was pickled by value, in whose namespace its source must run."""
         if self._provides(module.__name__):
             if not self._by_value:
-                self._modules = _Modules()  # with values of this pipeline's own
+                # Not the shared modules: the pickled values belong to this pipeline only.
+                self._modules = _Modules()
             self._by_value[module.__name__] = module
 
     def _import(
@@ -216,8 +221,9 @@ class Importer:
         fromlist: tuple[str, ...] | None = (),
         level: int = 0,
     ) -> Any:
-        """What the import statement calls."""
+        """The `__import__` of the pipeline's code: its own sources first, then Python's import."""
         full = _absolute(level, name, str((names or {}).get("__package__") or ""))
+        # Under the lock, so that no other thread gets a module that has run only in part.
         with self._modules.lock:
             loaded = [self._load(prefix) for prefix in _prefixes(full) if self._provides(prefix)]
             if self._provides(full):
@@ -227,7 +233,10 @@ class Importer:
         return builtins.__import__(name, names, local, fromlist or (), level)
 
     def _import_part(self, module: ModuleType, name: str) -> None:
-        """Have a submodule that may be meant by `from module import name`; one that is compiled did not come along."""
+        """Import the submodule that `from module import name` may mean.
+
+        An extension module is not among the sources, so Python's own import must find it.
+        """
         part = name.rpartition(".")[2]
         if hasattr(module, part):
             return
@@ -249,12 +258,13 @@ class Importer:
 
     def _run(self, name: str) -> ModuleType:
         path, text = self._sources.get(name, ("", b""))
+        # Registered before it runs, as Python does, for circular imports.
         module = self._modules[name] = self._fresh(name, path)
         code = compile(text, path or f"<{name}>", "exec", dont_inherit=True)
         names = vars(module)
         try:
             with _registered_while_running(module):
-                # The user's own code, in the user's own pipeline.
+                # S102 is safe here: this is the user's code, run for the user's own pipeline.
                 exec(code, names, _PresetNamespace(names) if name in self._by_value else names)  # noqa: S102
         except BaseException:
             del self._modules[name]
@@ -276,7 +286,7 @@ class Importer:
 
 
 class _PresetNamespace(dict[str, Any]):
-    """The local names of a module whose source runs in a namespace that has values already: those stay."""
+    """The local names of a module whose source runs in a namespace with pickled values, which it cannot overwrite."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         super().__init__()
@@ -296,19 +306,22 @@ class _PresetNamespace(dict[str, Any]):
 
 
 def make_function(importer: Importer | None, code: CodeType, names: dict[str, Any], *rest: Any) -> Callable[..., Any]:
-    """A function that came by value, importing what came with it; `names` are its globals."""
+    """Restore a function that was pickled by value; it imports through `importer`, and `names` are its globals."""
     names["__builtins__"] = builtins if importer is None else importer.builtins
     return FunctionType(code, names, *rest)
 
 
 def keep_received_modules() -> None:
-    """Let modules that came with pipelines stay to be found by name, the newest of each: this process is a worker's."""
+    """Keep received modules in `sys.modules` after they have run, the newest of each name; for worker processes."""
     _keeps_modules.set()
 
 
 @contextmanager
 def _registered_while_running(module: ModuleType) -> Iterator[None]:
-    """Have a module found by name while it runs: a dataclass, for one, looks for its own. Never in another's place."""
+    """Register a module in `sys.modules` while it runs: the dataclass decorator, for one, looks its module up there.
+
+    Never replaces a module that was not received with a pipeline.
+    """
     name = module.__name__
     before = sys.modules.get(name)
     if before is not None and before not in _received_modules:

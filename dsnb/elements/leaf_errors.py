@@ -1,4 +1,4 @@
-"""What is said of a value that no element can hold: what it is, and how to make something of it that one can."""
+"""Error texts for values that are not valid leaves: what the value is, and how to convert it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _GENERAL = "return NumPy arrays, numbers, bytes or str, nested in tuples, lists,
 
 
 def invalid_leaf_error(value: Any, cause: str = "") -> InvalidArgumentError:
-    """The error of a leaf that is neither number, text nor an array of them.
+    """The error for a leaf that is neither a number nor text nor an array of them.
 
     Args:
         value: The leaf.
-        cause: Why NumPy could not read it, where it said so.
+        cause: Why NumPy could not convert it, if known.
 
     Example:
-        >>> print(no_leaf({1, 2}))
+        >>> print(invalid_leaf_error({1, 2}))
         an element holds a value of type set, which is no leaf
           dsnb: its place in the data is taken by this error; reading goes on with the next
           try:  return its members in an order of your choice: np.array(sorted(x))
@@ -38,7 +38,7 @@ def invalid_leaf_error(value: Any, cause: str = "") -> InvalidArgumentError:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether a value is an array with a mask, which as a plain array it would lose."""
+    """Whether a value is a masked array, which would lose its mask as a plain array."""
     return isinstance(value, np.ma.MaskedArray)
 
 
@@ -52,7 +52,7 @@ def describe_value(value: Any) -> str:
 
 
 def advice(value: Any) -> str:
-    """What to do about a value, by the kinds of things that users return."""
+    """How to convert a value to a valid leaf, by its type."""
     if isinstance(value, np.ndarray):
         return _array_advice(value)
     for kinds, text in _BY_TYPE:

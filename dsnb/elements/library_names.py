@@ -1,4 +1,4 @@
-"""Names and versions of what libraries bring: a fingerprint knows library code by these alone."""
+"""Importable names and versions of library objects: all that a fingerprint includes of library code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OURS = __name__.partition(".")[0]
 
 
 def importable_name(value: Any) -> str:
-    """The dotted name under which `value` is found again in any process; empty if it is not found there even here."""
+    """The dotted name under which any process can import `value`; empty if that name is not the value's own here."""
     module = sys.modules.get(str(getattr(value, "__module__", None)))
     name = getattr(value, "__qualname__", None)
-    # `functools.wraps` gives what a library made the name of the user's function that is inside it.
+    # `functools.wraps` gives a wrapper made by a library the module and name of the user's function inside it.
     if module is None or not isinstance(name, str) or is_user_module(module):
         return ""
     found: Any = module
@@ -30,12 +30,12 @@ def importable_name(value: Any) -> str:
 def package_of(name: str) -> tuple[str, str]:
     """The package that a dotted name belongs to, with its version; two empty strings for the standard library.
 
-    The version is the package's `__version__`, else that of its distribution; "?" where neither is known.
+    The version is the package's `__version__`, else that of its distribution; "?" if neither is known.
     """
     parts = name.split(".")
     if parts[0] in sys.stdlib_module_names:
         return "", ""
-    # A package that is only a folder for several distributions (google.protobuf) has no version of its own.
+    # A namespace package of several distributions (google of google.protobuf) has no version of its own.
     for length in range(1, len(parts) + 1):
         package = ".".join(parts[:length])
         version = _version(package)
@@ -49,7 +49,7 @@ def _version(package: str) -> str:
     version = namespace(module).get("__version__") if isinstance(module, ModuleType) else None
     if isinstance(version, str):
         return version
-    from importlib import metadata  # takes as long to import as much of dsnb does
+    from importlib import metadata  # deferred: importing it takes as long as much of dsnb
 
     try:
         return metadata.version(package)
@@ -68,5 +68,5 @@ def _version_by_files(package: str) -> str:
 def _distributions() -> Mapping[str, list[str]]:
     from importlib import metadata
 
-    # Reads the file list of every installed distribution, a quarter of a second: for packages without a version only.
+    # Only for packages without a version: it reads the file lists of all installed distributions, which takes 0.25 s.
     return metadata.packages_distributions()

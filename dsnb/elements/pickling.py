@@ -1,15 +1,15 @@
-"""How a pipeline becomes bytes and comes back: cloudpickle by value for what is the user's, big arrays aside.
+"""Serialisation of pipelines and errors: cloudpickle, by value for user code, with big arrays stored apart.
 
-Four things are done here that cloudpickle leaves open.
+Theory of operation. This module adds four things to cloudpickle.
 
-* *Modules of the user's.* `import helpers` in a cell, `helpers.prep(x)` in a function: the worker has no `helpers`.
-  cloudpickle would send the whole module, with the lock, the connection and the model that only another function of it
-  needs. We send the names that the pickled functions really ask of it. Which these are is known only when all functions
-  have been seen, and a module's function may ask for more; so modules go as empty shells first, and their names follow
-  at the end, in as many rounds as there are new ones.
-* *Classes of the user's* come back as new ones, exceptions as themselves: see `pickling_classes`.
-* *Imports inside functions* find the sources that came with the pipeline: see `imports`.
-* *Big arrays.* Whatever is above `BLOB_BYTES` leaves the pickle by a persistent id.
+* *User modules.* A cell does `import helpers`, a function calls `helpers.prep(x)`, and the worker has no `helpers`.
+  cloudpickle would send the whole module, including a lock, a connection or a model that only another of its functions
+  needs. We send only the names that the pickled functions read. These are known only after all functions have been
+  pickled, and a function of a module may read more names; so each module is written as an empty module first, and its
+  names are written at the end, in batches, until a batch adds no new names (`_PendingNames`).
+* *User classes* are restored as new classes, exceptions as themselves: see `pickling_classes`.
+* *Imports inside functions* find the sources that are sent with the pipeline: see `imports`.
+* *Big arrays.* A persistent id replaces each array above `BLOB_BYTES`.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from dsnb.elements.references import singledispatch_registry, variables
 from dsnb.elements.usercode import is_user_module, is_user_namespace, namespace, user_modules
 
 BLOB_BYTES = 1 << 20
-"""An array above this size leaves the pickle."""
+"""An array above this size is stored as a blob instead of in the pickle."""
 
 _CLASSES = "classes"
 _LRU_CACHE_TYPE = functools._lru_cache_wrapper
 _NUMERIC = frozenset("biufcmM?")
-# By what a module's functions find their relatives and their files.
+# Names that a module's functions need for relative imports and to find their files; an empty module has them at once.
 _EMPTY_MODULE_NAMES = ("__name__", "__package__", "__path__", "__file__")
-# What the import system keeps in a module; the restored one has no importer.
+# Names that the import system sets in a module. They are not sent: no import system loads the restored module.
 _IMPORT_SYSTEM_NAMES = {"__builtins__", "__cached__", "__loader__", "__spec__", "__doc__", *_EMPTY_MODULE_NAMES}
 
-cloudpickle: Any = _cloudpickle  # it has no annotations
+cloudpickle: Any = _cloudpickle  # Any: cloudpickle has no annotations
 
 # cloudpickle's registry of modules to send by value is global to the process.
 _registry_lock = threading.RLock()
@@ -57,10 +57,10 @@ class Pickler(_cloudpickle.Pickler):
     """Pickles one graph.
 
     Args:
-        file: Where the bytes go.
-        store_blob: Called with each big array; what it returns stands for the array in the pickle. None to keep them in.
-        by_name: Whether an exception of the users may come back as the class that bears its name there.
-        sources: The modules that functions import as they run.
+        file: Where to write the pickle.
+        store_blob: Called with each big array; its result replaces the array in the pickle. None to keep all arrays in.
+        by_name: Whether a user's exception may be restored as the class with its name in the restoring process.
+        sources: The modules that functions import when they run.
     """
 
     def __init__(
@@ -80,12 +80,15 @@ class Pickler(_cloudpickle.Pickler):
         self._names: dict[int, _ModuleNamespace] = {}
 
     def dump_graph(self, value: Any) -> None:
-        """Write the value and, after it, what its functions ask of the user's modules."""
+        """Write a value, followed by the names that its functions read from user modules."""
         with _user_modules_by_value():
             self.dump((value, _PendingNames()))  # type: ignore[no-untyped-call]
 
     def persistent_id(self, value: Any) -> Any:
-        """What stands for a big array; None for everything else. A memory map goes as the array that it shows."""
+        """The id that replaces a big array or the pipeline's classes; None for other objects.
+
+        A memory map is pickled as an ordinary array of its contents.
+        """
         if type(value) is PipelineClasses:
             return _CLASSES
         if type(value) is np.ndarray or type(value) is np.memmap:
@@ -94,7 +97,7 @@ class Pickler(_cloudpickle.Pickler):
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        """How to take apart what is the user's."""
+        """The reduction of user code and of a few types that cloudpickle cannot handle; else cloudpickle's."""
         if isinstance(value, FunctionType):
             return self._reduce_function(value)
         if isinstance(value, ModuleType) and is_user_module(value):
@@ -104,15 +107,16 @@ class Pickler(_cloudpickle.Pickler):
                 {key: namespace(value)[key] for key in _EMPTY_MODULE_NAMES if key in namespace(value)},
             )
         if value is dataclasses.MISSING:
-            # Looked for by identity, and would come back as another one: no field would be without a default.
+            # dataclasses compares this sentinel by identity. A copy of it would be taken for a default value.
             return getattr, (dataclasses, "MISSING")
         if isinstance(value, _PendingNames):
+            # Pickling these names may reach new functions that read more names: then another batch follows this one.
             filling = self._modules.pop_unwritten()
             return _fill_modules, (filling, _PendingNames() if filling else None)
         if isinstance(value, _LRU_CACHE_TYPE) and is_user_namespace(getattr(value.__wrapped__, "__globals__", {})):
             return _rebuild_lru_cache, (value.cache_parameters(), value.__wrapped__)
         if type(value) is functools.cached_property:
-            # In Python 3.11 it holds a lock.
+            # In Python 3.11 it holds a lock, which cannot be pickled.
             return _cached_property, (value.func, value.attrname)
         if isinstance(value, TextIOWrapper):
             return _reduce_text_file(value)
@@ -133,19 +137,20 @@ class Pickler(_cloudpickle.Pickler):
         self._note_member(function)
         make, (code, names, *more), *rest = reduced
         home = self._defining_module(function)
+        # The functions of one module must share its namespace, not get one dict of globals each as cloudpickle does.
         names = names if home is None else self._names.setdefault(id(home), _ModuleNamespace(home))
         if self._importer_reference is None:
             return make, (code, names, *more), *rest
         return make_function, (self._importer_reference, code, names, *more), *rest
 
     def _note_member(self, value: type | FunctionType) -> None:
-        """Note what somebody may import from its module too: it is to be the same there."""
+        """Note a function or class that other code may also import from its module: both must get the same object."""
         module = sys.modules.get(value.__module__) if value.__module__ in self._imported else None
         if module is not None and namespace(module).get(value.__name__) is value:
             self._modules.note_module(module, value.__name__)
 
     def _defining_module(self, function: FunctionType) -> ModuleType | None:
-        """The module that a function belongs to: what it assigns is to be seen by whoever reads the module."""
+        """The module whose namespace is the function's globals, if any: the function's assignments must show there."""
         module = sys.modules.get(str(function.__globals__.get("__name__")))
         if module is None or module.__name__ == "__main__" or namespace(module) is not function.__globals__:
             return None
@@ -168,8 +173,8 @@ class Unpickler(pickle.Unpickler):
     """Restores what `Pickler` wrote.
 
     Args:
-        file: Where the bytes come from.
-        load_blob: Gives the array for what `leave` returned; None where nothing was left out.
+        file: Where to read the pickle.
+        load_blob: Returns the array for a result of `store_blob`; None if there are no blobs.
     """
 
     def __init__(self, file: BytesIO, load_blob: Callable[[Any], np.ndarray[Any, Any]] | None = None) -> None:
@@ -178,7 +183,7 @@ class Unpickler(pickle.Unpickler):
         self._classes = PipelineClasses()
 
     def persistent_load(self, pid: Any) -> Any:
-        """The big array that left the pickle, or the classes that came in it."""
+        """The object that an id of `Pickler.persistent_id` replaces: a big array, or the classes in this pickle."""
         if pid == _CLASSES:
             return self._classes
         if self._load_blob is None:
@@ -186,39 +191,39 @@ class Unpickler(pickle.Unpickler):
         return self._load_blob(pid)
 
     def load_graph(self) -> Any:
-        """The value; the user's modules are filled when this returns."""
+        """The value that `dump_graph` wrote; its user modules have all their names when this returns."""
         with collecting_classes(self._classes):
             value, _ = self.load()
         return value
 
 
 def dump_error(error: BaseException) -> bytes:
-    """An error as bytes; of the users' own class by value."""
+    """An error as bytes, with a class of the user by value."""
     if (
         type(error).__module__ == "builtins"
         and encode_plain(error.args) is not None
         and not vars(error).keys() - {"__notes__"}
     ):
-        return pickle.dumps((error, None), 5)  # nearly all are of this kind, and there may be one for each element
+        return pickle.dumps((error, None), 5)  # fast path: nearly all errors, and each element may have one
     file = BytesIO()
     Pickler(file, by_name=True).dump_graph(error)
     return file.getvalue()
 
 
 def load_error(data: bytes) -> Any:
-    """The error that `dump_error` wrote, of the class that bears its class's name in this process if there is one."""
+    """The error that `dump_error` wrote, as an instance of this process's class of that name if there is one."""
     return Unpickler(BytesIO(data)).load_graph()
 
 
 class _SentModules:
-    """Which names of which user modules go along, and which of them have been written."""
+    """The names of user modules that must be sent, and which of them have been written."""
 
     def __init__(self) -> None:
         self._wanted: dict[int, tuple[ModuleType, dict[str, None]]] = {}
         self._written: set[tuple[int, str]] = set()
 
     def note_function(self, function: FunctionType) -> None:
-        """Note what a function asks of modules: by attribute where that can be seen, else everything."""
+        """Note the names that a function reads from modules; all names if it uses a module as a value."""
         for variable in variables(function):
             for module, name in variable.module_lookups:
                 self._want(module, name)
@@ -226,16 +231,16 @@ class _SentModules:
                 self._want(variable.value, *namespace(variable.value))
 
     def note_module(self, module: ModuleType, *names: str) -> None:
-        """Note a module that goes along for a function's sake, with these names and with what else is asked of it."""
+        """Note a module that must be sent for a function, with these names and those noted otherwise."""
         self._want(module, *names)
 
     def note_written_module(self, module: ModuleType) -> None:
-        """Note a module that is being written: where no function asked for a part of it, it is a value in itself."""
+        """Note a module that is being written. If no function reads its names, it serves as a value: note all names."""
         if id(module) not in self._wanted:
             self._want(module, *namespace(module))
 
     def pop_unwritten(self) -> list[tuple[ModuleType, dict[str, Any]]]:
-        """What is wanted and has not been handed out by an earlier call."""
+        """The noted names, with their values, that no earlier call returned; by module."""
         filling = []
         for number, (module, names) in self._wanted.items():
             new = [name for name in names if (number, name) not in self._written]
@@ -250,7 +255,7 @@ class _SentModules:
 
 
 class _ModuleNamespace:
-    """Stands in the pickle for the namespace of a module."""
+    """Replaces the namespace of a module in the pickle."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -260,7 +265,7 @@ class _ModuleNamespace:
 
 
 class _PendingNames:
-    """Stands in the pickle for what is wanted of modules by the time that the pickler comes to it."""
+    """Replaces, in the pickle, the module names still unwritten at the time when the pickler reaches this object."""
 
 
 def _make_empty_module(importer: Importer | None, names: dict[str, Any]) -> ModuleType:
@@ -297,13 +302,13 @@ def _reduce_text_file(file: TextIOWrapper) -> tuple[Any, ...]:
     for name in ("stdout", "stderr"):
         if file is getattr(sys, name):
             return getattr, (sys, name)
-    # cloudpickle would read the file to its end and send the text in its place.
+    # cloudpickle would read the file to its end and pickle the text.
     raise pickle.PicklingError("an open file cannot be pickled")
 
 
 @contextmanager
 def _user_modules_by_value() -> Iterator[None]:
-    """Let cloudpickle send the user's modules by value, for the time of one dump."""
+    """Register the user's modules with cloudpickle to be pickled by value, during one dump."""
     with _registry_lock:
         known = cloudpickle.list_registry_pickle_by_value()
         modules = [module for module in user_modules() if module.__name__ not in known]

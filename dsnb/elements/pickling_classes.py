@@ -1,11 +1,11 @@
-"""How classes and errors of the user's come back from a pickle.
+"""How the user's classes and errors are restored from a pickle.
 
-cloudpickle remembers a class by an id, and restoring it where it was made writes the pickled methods, with a frozen
-copy of their globals, into the class that the notebook goes on using. Workers may be threads of that very kernel. So a
-class comes back as a new class, and only exceptions keep their identity (`except MyError` must work on the reader's
-side): one that was made in this process is never written to, one that came here is filled with what came last. And a
-class comes back with all of its members: cloudpickle leaves out those that a base holds too, but a class that stands
-between the two may hold others.
+cloudpickle tracks a class by an id. Restoring the class in the process that defined it would overwrite the methods of
+the notebook's own class with pickled ones, whose globals are a frozen copy; and workers may be threads of that kernel.
+So a class is restored as a new class. Only exceptions keep their identity, because `except MyError` must work in the
+reader: an exception class that this process defined is never modified, and a received one is overwritten by the newest
+version that arrives. A class is restored with all its members: cloudpickle leaves out members that it shares with a
+base, but a class between the two in the method resolution order may define other ones.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dsnb.elements.data_classes import find_class
 from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.elements.usercode import is_user_class
 
-# The exception classes that came to this process, and are not its own.
+# Exception classes that this process received, and (below) those that it defined.
 _received_classes: weakref.WeakSet[type] = weakref.WeakSet()
 _local_classes: weakref.WeakSet[type] = weakref.WeakSet()
-# The classes of the pickle that this thread restores.
+# `.classes`: the `PipelineClasses` of the pickle that this thread is restoring.
 _restoring = threading.local()
 
 
 @contextmanager
 def collecting_classes(classes: PipelineClasses) -> Iterator[None]:
-    """Note the classes that are restored meanwhile."""
+    """Add the classes that this thread restores within the block to `classes`."""
     before = getattr(_restoring, "classes", None)
     _restoring.classes = classes
     try:
@@ -41,7 +41,7 @@ def collecting_classes(classes: PipelineClasses) -> Iterator[None]:
 
 
 def reduce_class(cls: type, reduced: Any, *, by_name: bool) -> Any:
-    """Let a class come back as a class of its own, or, if it is an exception, as the one that is there already."""
+    """Change cloudpickle's reduction so that a class is restored as a new class, an exception as the existing one."""
     make, arguments, state, _, _, fill = reduced
     state[0].update(_members_shared_with_bases(cls))
     if issubclass(cls, BaseException):
@@ -49,7 +49,7 @@ def reduce_class(cls: type, reduced: Any, *, by_name: bool) -> Any:
             _local_classes.add(cls)
         name = (cls.__module__, cls.__qualname__) if by_name else None
         return _exception, (name, make, arguments), (fill, state), None, None, _fill_exception_class
-    # The last but one is the id by which cloudpickle finds a class again; without it, it makes a new one.
+    # The last but one is the id by which cloudpickle finds an existing class; without it, cloudpickle makes a new one.
     *first, _tracker, extra = arguments
     return make, (*first, None, extra), (fill, state), None, None, _fill
 
@@ -62,7 +62,7 @@ def _fill(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
 
 
 def _exception(name: tuple[str, str] | None, make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
-    """The class that bears the name here, and is meant by `except` here; else the one of that id."""
+    """The exception class of that name in this process, which its `except` clauses mean; else the one of that id."""
     named = find_class(*name) if name is not None else None
     if named is not None and issubclass(named, BaseException):
         _local_classes.add(named)
@@ -71,10 +71,10 @@ def _exception(name: tuple[str, str] | None, make: Callable[..., type], argument
 
 
 def _members_shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
-    """The members of a class that are the very objects that its bases hold under the same names."""
+    """The members of a class that are identical to members of the same name in its bases; cloudpickle omits them."""
     held = {name: (base, member) for base in reversed(cls.__bases__) for name, member in vars(base).items()}
     for name, member in vars(cls).items():
-        # The module is told when the class is made.
+        # `__module__` is set when the class is made.
         if name in held and held[name][1] is member and name != "__module__":
             base = held[name][0]
             yield name, member if is_user_class(base) else _LibraryMember(base, name)
@@ -82,7 +82,7 @@ def _members_shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _LibraryMember:
-    """Stands in the pickle for what a library's class holds: it may be something that cannot be pickled."""
+    """Replaces a member of a library's class in the pickle: the member itself may not be picklable."""
 
     cls: type
     name: str
@@ -96,7 +96,7 @@ def _member(cls: type, name: str) -> Any:
 
 
 def reduce_error(error: BaseException) -> Any:
-    """How to rebuild an error."""
+    """The reduction of an error, which avoids calling its class's `__init__` if the class defines no reduction."""
     reduced = error.__reduce_ex__(5)
     cls = type(error)
     knows_how = isinstance(cls.__reduce__, FunctionType) or cls.__reduce_ex__ is not object.__reduce_ex__
@@ -106,7 +106,7 @@ def reduce_error(error: BaseException) -> Any:
 
 
 def _rebuild_error(cls: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    """An error as it was, without its class's own `__init__`, which wants other arguments as often as not."""
+    """Rebuild an error without calling its class's own `__init__`, which often takes other arguments than `args`."""
     error = cls.__new__(cls, *arguments)
     builtin: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     builtin.__init__(error, *arguments)
@@ -116,6 +116,6 @@ def _rebuild_error(cls: type[BaseException], arguments: tuple[Any, ...]) -> Base
 def _fill_exception_class(cls: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
     fill, content = state
     if cls not in _local_classes:
-        # Again, if it is there: what an edit changed must not stay as it was.
+        # Also if it was received before: the user may have edited it since.
         _received_classes.add(cls)
         fill(cls, content)

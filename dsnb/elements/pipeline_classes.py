@@ -1,7 +1,7 @@
-"""The classes that came to a worker with a pipeline, for elements that were made by another copy of it.
+"""The classes restored with a pipeline, and the conversion of elements that another copy of the pipeline made.
 
-Each time that a pipeline is restored it comes with classes of its own. What a recording holds was made by an earlier
-copy, or in another process, and a function behind it asks `isinstance` by the class that came with this one.
+Restoring a pipeline creates new classes each time. The elements of a recording were made by an earlier copy of the
+pipeline, or in another process, but later functions check `isinstance` with the classes of this copy.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from dsnb.elements.structure import Structure, StructureMismatch, columns_of, el
 
 
 class PipelineClasses:
-    """Named tuples and dataclasses by where they were defined; empty in the process that a pipeline was written in.
+    """A pipeline's named tuples and dataclasses, by module and qualified name; empty in the process that defined them.
 
-    An operation that hands out elements of others holds one. In a pickle it stands for the classes that the pickle
-    brings: all that are restored from one pickle are one object.
+    An operation that yields elements made elsewhere holds one. All instances restored from one pickle are the same
+    object, which holds the classes of that pickle.
     """
 
     def __init__(self) -> None:
         self._classes: dict[tuple[str, str], type] = {}
 
     def add(self, cls: type) -> None:
-        """Learn of a class that has been restored."""
+        """Add a restored class, if it is a named tuple or a dataclass."""
         if field_names(cls) is not None:
             self._classes[cls.__module__, cls.__qualname__] = cls
 
     def class_of(self, structure: Structure) -> type:
-        """The pipeline's class of that description, else this process's own."""
+        """The pipeline's class of that path and those fields, else this process's own."""
         found = self._classes.get(structure.class_path)
         return found if found is not None and field_names(found) == structure.keys else local_class_of(structure)
 
     def convert_run(self, run: list[Any]) -> list[Any]:
-        """The elements of a run, made anew with the pipeline's classes where they are of others."""
+        """The elements of a run, rebuilt with the pipeline's classes if they are instances of other classes."""
         structure = structure_of(run[0])
         if not self._is_foreign(structure):
             return run

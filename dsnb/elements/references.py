@@ -1,6 +1,6 @@
-"""What a function reaches: its closure, its defaults, and the globals that it really reads.
+"""The values that a function references: its closure, its defaults, and the globals that it actually reads.
 
-Fingerprints, pickles and the search for what cannot be pickled all ask this, so that they agree on it.
+Fingerprints, pickles and the search for unpicklable values all use this module, so that they agree.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SINGLEDISPATCH_CODE = vars(functools)["singledispatch"](len).__code__
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A value that a function reaches.
+    """A value that a function references.
 
     Attributes:
-        kind: By which way.
-        name: What the function calls it: "scale", or "helpers.prep" where it goes through a module of the user's.
-        value: What it is now; a module of the user's only where it cannot be seen what of it is wanted.
-        module_lookups: The user's modules on the way, each with the name that was asked of it.
+        kind: How the function references it.
+        name: Its name in the function: "scale", or "helpers.prep" for an attribute of a user module.
+        value: Its present value; a user module itself only if it is not visible which attribute is read.
+        module_lookups: The user modules on the path, each with the name that is read from it.
     """
 
     kind: VariableKind
@@ -38,19 +38,19 @@ class Variable:
 
 
 def variables(function: FunctionType) -> list[Variable]:
-    """All that a function and the functions nested in it reach: closure, defaults, globals, in this order."""
+    """All values that a function and its nested functions reference: closure, defaults, globals, in this order."""
     return [*_closure(function), *_defaults(function), *_globals(function)]
 
 
 def singledispatch_registry(function: FunctionType) -> dict[type, Any]:
-    """The functions behind one of `functools.singledispatch`, by class; empty for any other function."""
+    """The implementations of a `functools.singledispatch` function, by class; empty for any other function."""
     if function.__code__ is not _SINGLEDISPATCH_CODE:
         return {}
     return dict(function.registry)  # type: ignore[attr-defined]
 
 
 def cell_value(cell: CellType) -> tuple[Any, ...]:
-    """What a closure cell holds, in a tuple; an empty one while the variable is not assigned yet."""
+    """The value of a closure cell in a tuple; an empty tuple if the variable is not assigned yet."""
     try:
         return (cell.cell_contents,)
     except ValueError:
@@ -75,7 +75,7 @@ def _defaults(function: FunctionType) -> Iterator[Variable]:
 def _globals(function: FunctionType) -> Iterator[Variable]:
     found = set()
     for first, *names in all_reads(function.__code__):
-        # A built-in function, or a name that is not there (yet): its name is in the code.
+        # Built-ins and names that are not defined (yet) are left out: the code itself contains their names.
         if first in function.__globals__ and not _is_builtin(first, function.__globals__[first]):
             variable = _follow(first, function.__globals__[first], names)
             if variable.name not in found:

@@ -1,4 +1,4 @@
-"""The source text of code, where it is surely the text that was compiled: to explain with, never to identify by."""
+"""Source text of code objects, only if it is surely the text that was compiled. For display, never for keys."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from dsnb.elements.fingerprint_graph import ValueGraph
 
 
 def user_code_by_path(value: Any, *, root: str = "pipeline") -> dict[str, CodeType]:
-    """The code of the user's that a value reaches, without nested code.
+    """The user's code objects that a value reaches, without nested ones, by their component paths.
 
-    By the paths that its fingerprint for the key of a result gives it.
+    The paths are those of the fingerprint for the key of a result (`fingerprint(value, result=True)`).
     """
     parts = [part for part in ValueGraph(value, result=True).parts(root) if isinstance(part.value, CodeType)]
     return {part.path: part.value for part in parts if " > nested " not in part.path}
 
 
 def source_of(code: CodeType) -> str | None:
-    """The lines of a function, decorators included; None where they are not at hand, or are not what was compiled.
+    """The source lines of a function, decorators included; None if they are unavailable or are not what was compiled.
 
-    A file may have been edited after it was imported, and a cell may have been run by something that compiled other
-    text: so what the text compiles to must have the fingerprint of the code.
+    A file may have been edited after it was imported, and a tool may have compiled another text than a cell's. So the
+    text is compiled again, and the result must have the fingerprint of `code`.
     """
-    linecache.checkcache(code.co_filename)  # a file may have been edited and its module reloaded
+    linecache.checkcache(code.co_filename)  # drop a stale entry: the file may have been edited and reloaded
     lines = linecache.getlines(code.co_filename)
     if not lines:
         return None
@@ -50,9 +50,9 @@ def _compiled(name: str, text: str) -> tuple[CodeType, ...]:
 
 def _all_code(name: str, text: str) -> Iterator[CodeType]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it was compiled, and warned of, before
+        warnings.simplefilter("ignore")  # Python warned when it was first compiled
         try:
-            # As cells are compiled, which may wait at their top level.
+            # IPython compiles cells with this flag: they may `await` at their top level.
             top = compile(text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         except (SyntaxError, ValueError):
             return

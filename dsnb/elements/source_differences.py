@@ -1,9 +1,9 @@
-"""How an imported module of the user's differs from its source file: it was edited since, or its values were set.
+"""Differences between an imported user module and its source file: the file was edited since, or values were assigned.
 
-A function that imports a module in its body runs the module that is imported already, and not the file. Here that is
-told from the file: a module that is as its file says differs in nothing, so that importing it changes no fingerprint.
-Compared are functions, methods and names that the file gives a plain value; and whether the file is still the one that
-Python compiled.
+A function that imports a module in its body gets the module that is already imported, which may differ from the file.
+A module that matches its file has no differences, so importing it does not change a fingerprint. The comparison covers
+functions, methods and names to which the file assigns a plain value, and whether the file is still the one that Python
+compiled.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _HEADER_BYTES: Final = 16
 
 @lru_cache(maxsize=64)
 def compile_module(text: bytes) -> CodeType:
-    """The code of a module's source."""
+    """The code object of a module's source text."""
     return compile(text, "<imported>", "exec", dont_inherit=True)
 
 
 def source_differences(module: ModuleType, path: str, text: bytes) -> dict[str, Any]:
-    """What of an imported module is not as its file says: the code and the values that it has instead, by name.
+    """The code and the values in which an imported module differs from its file, by name.
 
     Args:
-        module: The module.
-        path: Of its file.
-        text: What is in the file now.
+        module: The imported module.
+        path: The path of its file.
+        text: The present contents of the file.
     """
     in_source: dict[str, list[CodeType]] = {}
     for code in walk_code(compile_module(text)):
@@ -60,7 +60,7 @@ def source_differences(module: ModuleType, path: str, text: bytes) -> dict[str, 
 
 
 def _codes_of(module: ModuleType, path: str) -> Iterator[CodeType]:
-    """The code of the functions and methods that the module's file made, as they are now."""
+    """The present code of the functions and methods that the module's file defines."""
     for value in list(namespace(module).values()):
         members = [value]
         if isinstance(value, type) and value.__module__ == module.__name__:
@@ -78,14 +78,14 @@ def _functions_in(member: Any) -> Iterator[FunctionType]:
     elif isinstance(member, staticmethod | classmethod):
         parts = [member.__func__]
     for part in parts:
-        with suppress(Exception):  # objects of the user's may answer anything
+        with suppress(Exception):  # attribute access on the user's objects may raise anything
             inner = unwrap(part) if callable(part) else part
             if isinstance(inner, FunctionType):
                 yield inner
 
 
 def _same(one: CodeType, other: CodeType) -> bool:
-    """Whether two code objects do the same."""
+    """Whether two code objects behave the same, wherever they were written."""
     mine, its = analyse_code(one), analyse_code(other)
     if mine.parts != its.parts or len(mine.constants) != len(its.constants):
         return False
@@ -100,7 +100,7 @@ def _same(one: CodeType, other: CodeType) -> bool:
 
 @lru_cache(maxsize=64)
 def _plain_values(text: bytes) -> dict[str, Any]:
-    """The names to which a source gives one plain value, at its top level."""
+    """The names to which a source assigns exactly one value at its top level, a literal."""
     found: dict[str, Any] = {}
     several: set[str] = set()
     for statement in ast.parse(text).body:
@@ -117,21 +117,21 @@ def _plain_values(text: bytes) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _definitions(text: bytes) -> frozenset[str]:
-    """The functions and classes that a source defines once, at its top level and undecorated."""
+    """The functions and classes that a source defines exactly once, at its top level and without decorators."""
     made = [part for part in ast.parse(text).body if isinstance(part, ast.FunctionDef | ast.ClassDef)]
     names = [part.name for part in made]
     return frozenset(part.name for part in made if not part.decorator_list and names.count(part.name) == 1)
 
 
 def _is_defined_in(value: Any, module: ModuleType, path: str) -> bool:
-    """Whether a function or class was made by the module's file."""
+    """Whether the module's file defines this function or class."""
     if isinstance(value, FunctionType):
         return value.__code__.co_filename == path
     return isinstance(value, type) and value.__module__ == module.__name__
 
 
 def _compiled_from(module: ModuleType) -> tuple[int, int] | None:
-    """Time and size of the file from which the module's bytecode was made; None where nothing tells."""
+    """Modification time and size of the source that the module's .pyc was compiled from; None if unknown."""
     cached = namespace(module).get("__cached__")
     if not isinstance(cached, str):
         return None
@@ -140,6 +140,7 @@ def _compiled_from(module: ModuleType) -> tuple[int, int] | None:
             header = file.read(_HEADER_BYTES)
     except OSError:
         return None
+    # Flags other than 0 mark a .pyc that is checked by hash: it holds no time and size.
     if header[:4] != importlib.util.MAGIC_NUMBER or header[4:8] != bytes(4):
         return None
     return int.from_bytes(header[8:12], "little"), int.from_bytes(header[12:16], "little")

@@ -1,4 +1,4 @@
-"""`TensorSpec` and element specs: what is known of an element's leaves before one is there."""
+"""`TensorSpec` and element specs: shapes and dtypes of an element's leaves, known before any element is produced."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STR = np.dtype("U")
 """The dtype of a leaf of variable-length `str`."""
 
 _ADDED = 2
-"""What `isbuiltin` says of a dtype that is not NumPy's own."""
+"""The value of `dtype.isbuiltin` for a dtype that another package registered."""
 _ADDED_NAMES = re.compile(r"bfloat16|float[468]_e\w+|u?int[124]|b?complex32")
-"""The dtypes of ml_dtypes, which NumPy's notation calls "V2" and the like."""
+"""Names of the dtypes of ml_dtypes. Their `dtype.str` is ambiguous: "V2" and the like."""
 
 
 _shape: Final = each(
@@ -60,8 +60,8 @@ class TensorSpec:
     """Shape and dtype of one leaf.
 
     Args:
-        shape: One entry a dimension; `None` where it varies from element to element.
-        dtype: Anything NumPy takes for a dtype. `bytes` and `str` stand for values of any length.
+        shape: One entry for each dimension; `None` if its size varies between elements.
+        dtype: Anything that NumPy accepts as a dtype. `bytes` and `str` stand for values of any length.
 
     Example:
         >>> TensorSpec((None, 28), np.float32)
@@ -81,7 +81,7 @@ class TensorSpec:
 
     @checked(other=_spec)
     def accepts(self, other: TensorSpec) -> bool:
-        """Whether each value that fits `other` fits this spec."""
+        """Whether each value that matches `other` matches this spec too."""
         return (
             self.dtype == other.dtype
             and len(self.shape) == len(other.shape)
@@ -97,19 +97,19 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_to_text(dtype: np.dtype[Any]) -> str:
-    """The dtype as text that any language can read: NumPy's notation, or for records JSON that has all fields.
+    """The dtype as text: NumPy's notation, or for records JSON with all fields.
 
     Example:
         >>> dtype_to_text(np.dtype(np.float32))
         '<f4'
     """
-    # NumPy's own notation of a record is "|V8", which tells its size and nothing else.
+    # The `str` of a record dtype is "|V8" or the like: its size, without its fields.
     return _short_text(dtype) if dtype.names is None else json.dumps(_plain_dtype(dtype), separators=(",", ":"))
 
 
 @lru_cache(maxsize=256)
 def _short_text(dtype: np.dtype[Any]) -> str:
-    """NumPy's notation; for dtypes that another package adds (bfloat16 by ml_dtypes), their names."""
+    """NumPy's notation; for dtypes of other packages (bfloat16 of ml_dtypes) the name."""
     return dtype.name if dtype.isbuiltin == _ADDED else dtype.str
 
 
@@ -117,8 +117,8 @@ def dtype_from_text(text: str) -> np.dtype[Any]:
     """The dtype that `dtype_to_text` wrote.
 
     Raises:
-        FailedPreconditionError: it is one of ml_dtypes, which is not installed here.
-        TypeError: it is none.
+        FailedPreconditionError: the dtype belongs to ml_dtypes, which is missing here or too old.
+        TypeError: the text names no dtype.
     """
     if text.startswith("{"):
         return _dtype_of(json.loads(text))
@@ -128,7 +128,7 @@ def dtype_from_text(text: str) -> np.dtype[Any]:
 
 @lru_cache(maxsize=256)
 def _own_dtype(text: str) -> np.dtype[Any] | None:
-    """NumPy's own dtype of that name; asked for each piece that arrives."""
+    """NumPy's dtype of that name, or None for one of ml_dtypes. Cached: it is called for each frame slice received."""
     return None if _ADDED_NAMES.fullmatch(text) else np.dtype(text)
 
 
@@ -170,10 +170,10 @@ def _dtype_of(plain: Any) -> np.dtype[Any]:
 
 
 def leaf_spec(leaf: Any) -> TensorSpec:
-    """The spec of one leaf value; Python numbers count as NumPy's int64, float64, complex128 and bool.
+    """The spec of one leaf; Python numbers have the dtypes int64, float64, complex128 and bool.
 
     Raises:
-        InvalidArgumentError: for a value that is not an array, a number, bytes or str.
+        InvalidArgumentError: the leaf is not an array, a number, bytes or str.
     """
     if isinstance(leaf, bytes) and not isinstance(leaf, np.generic):
         return TensorSpec((), BYTES)
@@ -196,7 +196,7 @@ def spec_of(element: Any) -> Any:
 
 
 def spec_rule(name: str, value: Any) -> Any:
-    """An element spec: a `TensorSpec`, or a structure of them as elements have it."""
+    """Check an argument that must be an element spec: a `TensorSpec`, or a nested structure of them."""
     try:
         leaves = flatten(value)
     except (InvalidArgumentError, RecursionError) as error:
@@ -213,7 +213,7 @@ def spec_rule(name: str, value: Any) -> Any:
 
 
 def compatible(first: Any, second: Any) -> bool:
-    """Whether two element specs have one structure and leaves of the same dtype and rank, unknown sizes aside."""
+    """Whether two element specs have the same structure and equal leaves, where an unknown size equals any size."""
     if structure_of(first) != structure_of(second):
         return False
     return all(
@@ -225,12 +225,12 @@ def compatible(first: Any, second: Any) -> bool:
 
 
 def structure_of_spec(spec: Any) -> tuple[Structure, tuple[TensorSpec, ...]]:
-    """A spec taken apart into its structure and its leaves."""
+    """The structure and the leaves of an element spec."""
     return structure_of(spec), tuple(flatten(spec))
 
 
 def spec_to_json(spec: Any) -> str:
-    """An element spec as text; an empty one for None."""
+    """An element spec as JSON; an empty string for None."""
     if spec is None:
         return ""
     leaves = [[dtype_to_text(leaf.dtype), list(leaf.shape)] for leaf in flatten(spec)]
@@ -238,7 +238,7 @@ def spec_to_json(spec: Any) -> str:
 
 
 def spec_from_json(text: str) -> Any:
-    """The element spec that `spec_to_json` wrote."""
+    """The element spec that `spec_to_json` wrote; None for an empty string."""
     if not text:
         return None
     structure, leaves = json.loads(text)

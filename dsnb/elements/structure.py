@@ -1,7 +1,7 @@
-"""The shape of an element: nested tuples, lists, dicts, named tuples and dataclasses around leaves.
+"""The structure of an element: nested tuples, lists, dicts, named tuples and dataclasses around leaves.
 
-Work is done on runs, never on one element: a run of n elements is taken apart into one list for each leaf, level by
-level, with a comprehension for each field. That costs some 40 ns a field and element, a fifth of a recursive walk.
+The functions work on runs of elements: a run of n elements is split into one list for each leaf, level by level, with
+one comprehension for each field. That costs about 40 ns for each field and element, a fifth of a recursive walk.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ NodeKind = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "datac
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """How the leaves of an element are nested.
+    """How the leaves of an element are nested. A None inside an element is a node without leaves.
 
-    `keys` are a dict's keys or the names of the fields of a named tuple or dataclass; `class_path` is where the class of
-    such a one was defined, as (module, qualified name), and `cls` the class itself, if it was seen in this process. A
-    None inside an element is a part without leaves.
+    Attributes:
+        kind: The type of the node.
+        children: The structures of its parts.
+        keys: The keys of a dict, or the field names of a named tuple or dataclass.
+        class_path: Module and qualified name of the class of a named tuple or dataclass.
+        cls: That class itself, if the structure was taken from an element of this process.
     """
 
     kind: NodeKind
@@ -38,7 +41,7 @@ class Structure:
     class_path: tuple[str, str] = ("", "")
     cls: type | None = field(default=None, compare=False, repr=False)
     _text: str = field(default="", init=False, compare=False, repr=False)
-    """As JSON, once that was asked for: every frame of a task has the same structure."""
+    """The structure as JSON, cached by `structure_to_json`: all frames of a task have the same structure."""
 
     @property
     def leaves(self) -> int:
@@ -46,7 +49,7 @@ class Structure:
         return 1 if self.kind == "leaf" else sum(child.leaves for child in self.children)
 
     def __dsnb_fingerprint__(self) -> Any:
-        # With the class: user code that comes later calls its methods.
+        # `cls` is part of it, although equality ignores it: later user functions may call the class's methods.
         return (self.kind, self.children, self.keys, self.class_path, self.cls)
 
     def __str__(self) -> str:
@@ -64,7 +67,7 @@ def structure_of(element: Any) -> Structure:
         >>> print(structure_of((1, {"a": 2})))
         (·, {'a': ·})
     """
-    # None by itself is no element: a function that forgot to return gives it.
+    # A top-level None counts as a leaf, which is refused later: it is the result of a function without `return`.
     return LEAF if element is None else _structure_of(element)
 
 
@@ -107,21 +110,21 @@ def field_values(element: Any, keys: tuple[str, ...]) -> Sequence[Any]:
 
 
 def class_of(structure: Structure) -> type:
-    """The class that elements of this process have: the one that was seen, or this process's own."""
+    """The class for elements in this process: `structure.cls` if it is set, else this process's class of that path."""
     return structure.cls or local_class_of(structure)
 
 
 def local_class_of(structure: Structure) -> type:
-    """The class that a reader in this process knows by the name of one that may be a worker's."""
+    """This process's class at `structure.class_path`, for readers: `structure.cls` may be a worker's copy of it."""
     kind: Any = structure.kind
     return local_class(kind, structure.class_path, structure.keys)
 
 
 def columns_of(structure: Structure, run: Sequence[Any]) -> list[Sequence[Any]]:
-    """Take a run of elements apart: one sequence of leaf values for each leaf, in order.
+    """Split a run of elements into one sequence of values for each leaf, in order.
 
     Raises:
-        StructureMismatch: with the index in the run of the first element that is built differently.
+        StructureMismatch: an element has a different structure; the error has the index of the first one in the run.
     """
     if structure.kind == "leaf":
         _check_leaves(run)
@@ -145,13 +148,13 @@ def elements_of(
     count: int | None = None,
     class_of: Callable[[Structure], type] = class_of,
 ) -> Sequence[Any]:
-    """Put a run of elements together again from its columns; the inverse of `columns_of`.
+    """Build a run of elements from its columns; the inverse of `columns_of`.
 
     Args:
         structure: How each element is nested.
         columns: One for each leaf, in order.
-        count: The number of elements; needed where they have no leaves at all.
-        class_of: Gives the class of a named tuple or dataclass.
+        count: The number of elements; required if they have no leaves.
+        class_of: Returns the class to use for a node that is a named tuple or dataclass.
     """
     given = list(columns)
     if count is None:
@@ -177,7 +180,7 @@ def _elements_of(
 
 @lru_cache(maxsize=256)
 def _dict_display(keys: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
-    """What makes a dict of the values of these keys: compiled, for a third of the cost of `dict(zip(...))`."""
+    """A compiled function that makes a dict of these keys from its arguments, at a third of `dict(zip(...))`'s cost."""
     names = [f"_{number}" for number in range(len(keys))]
     pairs = ", ".join(f"{key!r}: {name}" for key, name in zip(keys, names, strict=True))
     made: Callable[..., dict[str, Any]] = eval(f"lambda {', '.join(names)}: {{{pairs}}}")  # noqa: S307 - of literals
@@ -185,7 +188,7 @@ def _dict_display(keys: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
 
 
 def _node_factory(structure: Structure, class_of: Callable[[Structure], type]) -> Callable[[Iterable[Any]], Any]:
-    """What makes one node out of its parts."""
+    """A function that makes one node from its parts."""
     keys = structure.keys
     if structure.kind == "dict":
         return lambda parts: dict(zip(keys, parts, strict=True))
@@ -197,7 +200,7 @@ def _node_factory(structure: Structure, class_of: Callable[[Structure], type]) -
 
 
 class StructureMismatch(Exception):
-    """An element of a run is built differently from the first; `index` is its place in the run."""
+    """An element has another structure than the first one of its run; `index` is its index in the run."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"element {index} of the run is built differently")
@@ -225,14 +228,14 @@ def _check_nodes(structure: Structure, run: Sequence[Any]) -> None:
     if _plainly_fit(structure, run):
         return
     fits = _fits(structure)
-    # One look at the distinct (type, length) pairs; the slow search only when one of them is wrong.
+    # Check one element of each distinct (type, length) pair, and search for the index only if one of them does not fit.
     if all(map(fits, _representatives(structure, run))):
         return
     raise StructureMismatch(next(i for i, element in enumerate(run) if not fits(element)))
 
 
 def _plainly_fit(structure: Structure, run: Sequence[Any]) -> bool:
-    """Whether all are plain tuples of the right length, or dicts with the keys in the right order: the usual case."""
+    """Fast check for the usual case: plain tuples of the right length, or dicts with the keys in the same order."""
     if structure.kind == "tuple":
         return set(map(type, run)) == {tuple} and set(map(len, run)) == {len(structure.children)}
     return structure.kind == "dict" and set(map(type, run)) == {dict} and set(map(tuple, run)) == {structure.keys}
@@ -266,7 +269,7 @@ def _fits(structure: Structure) -> Callable[[Any], bool]:
 
 
 def describe(structure: Structure, leaves: Iterator[str]) -> str:
-    """The structure in Python's notation, each leaf as the next text of `leaves`."""
+    """The structure in Python's notation, with the next text of `leaves` for each leaf."""
     if structure.kind == "leaf":
         return next(leaves)
     if structure.kind == "none":
@@ -283,7 +286,7 @@ def describe(structure: Structure, leaves: Iterator[str]) -> str:
 
 
 def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """One element from its leaves; used for specs, where there is one of each."""
+    """One element from its leaves. Slow; used for element specs, of which there is one."""
     if structure.kind == "leaf":
         return next(leaves)
     return _node_factory(structure, class_of)([rebuild(child, leaves) for child in structure.children])
@@ -306,7 +309,7 @@ def _flatten(element: Any) -> list[Any]:
 
 
 def structure_to_json(structure: Structure) -> str:
-    """The structure as a short text that any language can read."""
+    """The structure as compact JSON."""
     if not structure._text:
         object.__setattr__(structure, "_text", json.dumps(_plain(structure), separators=(",", ":")))
     return structure._text
@@ -314,10 +317,10 @@ def structure_to_json(structure: Structure) -> str:
 
 @lru_cache(maxsize=256)
 def structure_from_json(text: str) -> Structure:
-    """The structure that `to_json` wrote.
+    """The structure that `structure_to_json` wrote.
 
     Raises:
-        DataLossError: it did not write that.
+        DataLossError: the text is no such structure.
     """
     return _from_plain(json.loads(text))
 

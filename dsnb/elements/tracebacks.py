@@ -1,7 +1,7 @@
-"""Tracebacks, notes and places as a person reads them: dsnb's own frames left out, cells by their numbers.
+"""Readable tracebacks, notes and source locations: without dsnb's own frames, with cells by their numbers.
 
-A process worker knows a cell by a file name that nobody ever saw, and has no source to show for it. The kernel that ran
-the cell has both: what arrives from a worker is filled in where it is read.
+A process worker knows a cell only by ipykernel's internal file name, and does not have its source. The kernel that ran
+the cell has its number and source, so they are filled in when the reader's process formats a worker's traceback.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from traceback import TracebackException
 from dsnb.errors import DsnbError, keep_frames, traceback_entries
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Where users' functions are called: what ends there is a function written in C, or one that takes other arguments.
+# Files that call user functions. A traceback that ends in one of them is a user's error too: a function written in C
+# failed, or the arguments did not match.
 _USER_CALL_FILES = {
     os.path.join(_OURS, "pipeline", *file)
     for file in (("engine", "calls.py"), ("sources", "generator.py"), ("operations", "scan.py"))
@@ -28,7 +29,7 @@ _FRAME_LINE = re.compile(r'(?P<indent>[\s|]*)File "(?P<file>.+?)", line (?P<line
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an error in the process where it happened; shown as the cause of the error raised here."""
+    """The traceback of an error in the remote process; shown as the cause of the error raised in this process."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -42,12 +43,13 @@ class RemoteTraceback(Exception):
 
 
 def traceback_text(error: BaseException) -> str:
-    """An error's traceback as Python prints it, without dsnb's frames, nor the error's notes, which travel beside it.
+    """An error's traceback as Python prints it, without dsnb's frames and without the error's notes.
 
-    Empty where there are no others and nothing led to it. A mistake of dsnb's keeps its frames.
+    Empty if there are no other frames, no cause and no context. An internal error of dsnb keeps its frames. The notes
+    are left out because they are sent separately.
     """
     formatted = TracebackException.from_exception(error)
-    formatted.__notes__ = None  # what it is where there are none
+    formatted.__notes__ = None  # the value that Python sets if there are no notes
     for part, original in _chain(formatted, error):
         files = [frame.filename for frame in part.stack]
         if not _is_internal_error(original, files):
@@ -58,13 +60,13 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _is_internal_error(error: BaseException, files: list[str]) -> bool:
-    """Whether an error with frames in these files is no page of ours, and not the user's either."""
+    """Whether an error with frames in these files is a bug in dsnb: neither a `DsnbError` nor an error of user code."""
     ours = bool(files) and files[-1].startswith(_OURS) and files[-1] not in _USER_CALL_FILES
     return ours and not isinstance(error, DsnbError) and not isinstance(error.__cause__, RemoteTraceback)
 
 
 def _chain(formatted: TracebackException, error: BaseException) -> Iterator[tuple[TracebackException, BaseException]]:
-    """The error, its causes and contexts, and the members of groups, each beside its description."""
+    """The error, its causes and contexts, and the members of groups, each with its `TracebackException`."""
     waiting = [(formatted, error)]
     while waiting:
         part, original = waiting.pop()
@@ -75,15 +77,15 @@ def _chain(formatted: TracebackException, error: BaseException) -> Iterator[tupl
 
 
 def format_location(filename: str, line: int) -> str:
-    """A line of a file, as `cell 3 line 2` where it is a cell's whose number is known here."""
+    """A line of a file as text; `cell 3 line 2` if it is a cell whose number this process knows."""
     numbered = _IPYTHON_INPUT.match(filename)
     number = int(numbered[1]) if numbered else _cell_number(filename)
     return f"{filename}:{line}" if number is None else f"cell {number} line {line}"
 
 
 def _cell_number(filename: str) -> int | None:
-    # ipykernel names cells by a hash; only the shell that ran them knows their numbers. Never import it: without it
-    # there is no kernel here.
+    # ipykernel names cells by a hash; only the shell that ran them knows their numbers. IPython is never imported here:
+    # if it is not imported yet, this process is no kernel.
     if not _KERNEL_FILE.search(filename):
         return None
     ipython = sys.modules.get("IPython")
@@ -96,7 +98,7 @@ def _cell_number(filename: str) -> int | None:
 
 
 def format_note(note: str) -> str:
-    """A note with the cells that it names by their files called by their numbers."""
+    """A note in which the file names of cells are replaced by the cells' numbers."""
     return _CELL_LOCATION.sub(_format_cell_location, note)
 
 
@@ -106,7 +108,7 @@ def _format_cell_location(found: re.Match[str]) -> str:
 
 
 def format_traceback(text: str) -> str:
-    """A traceback from another process, with the source lines and the cells' numbers that are known only here."""
+    """A traceback from another process, with the source lines and cell numbers that only this process knows."""
     lines = text.split("\n")
     return "\n".join(part for at, line in enumerate(lines) for part in _format_line(line, lines[at + 1 : at + 2]))
 
@@ -126,9 +128,9 @@ def _format_line(line: str, following: list[str]) -> Iterator[str]:
 
 
 def clean_for_user(error: BaseException) -> None:
-    """Make an error that leaves dsnb end where the user's code does: our frames out of its traceback, notes legible.
+    """Prepare an error that dsnb raises to the user: remove dsnb's frames from its traceback, and format its notes.
 
-    An error of ours that is no page but a mistake keeps them.
+    An internal error of dsnb keeps its frames.
     """
     if hasattr(error, "__notes__"):
         error.__notes__ = [format_note(note) if isinstance(note, str) else note for note in error.__notes__]

@@ -1,11 +1,11 @@
-"""Which code is the user's: the one rule that fingerprints and pickles share.
+"""Which code is the user's: the rule that fingerprints and pickles share.
 
-User code is what a worker cannot be expected to have installed, and what changes between two runs of a cell: cells and
-scripts (`__main__`), and every module outside the standard library and site-packages. A package that is installed
-editable lives outside them, and is the user's for that reason. dsnb is never the user's, wherever it runs from.
+User code is code that a worker cannot be expected to have installed and that changes between two runs of a cell: cells
+and scripts (`__main__`), and every module outside the standard library and site-packages. A package installed as
+editable is outside them and therefore user code. dsnb itself is never user code, wherever it runs from.
 
-Who owns an object is read from the *globals* of its code and not from its `__module__`, which `functools.wraps` copies
-from one function to another.
+The owner of a function follows from the *globals* of its code, not from its `__module__`, which `functools.wraps`
+copies from one function to another.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def user_modules() -> list[ModuleType]:
-    """The user's modules among those that are imported now, `__main__` among them.
+    """The user's modules that are imported now, including `__main__`.
 
-    A module that is imported under two names is there once; packages that are only a folder hold no code and are left
-    out. Looks at modules only when there are others than the last time: it is asked for each error of an element.
+    A module imported under two names is included once; namespace packages hold no code and are left out. Rescans only
+    if the imported modules have changed since the last call, because each error of an element calls this.
     """
     imported: list[tuple[str, Any]] = list(sys.modules.items())
     present = [(name, id(module)) for name, module in imported]
@@ -44,7 +44,7 @@ def user_modules() -> list[ModuleType]:
 
 
 class _LastScan:
-    """Which modules there were at the last look, and which of them are the user's; by name, so that none is kept."""
+    """The modules at the last scan, and the names of the user's. Holds names and ids only, to keep no module alive."""
 
     result: tuple[list[tuple[str, int]], list[str]] = ([], [])
 
@@ -53,12 +53,12 @@ _last_scan = _LastScan()
 
 
 def is_user_module(module: ModuleType) -> bool:
-    """Whether a module is the user's."""
+    """Whether a module is user code."""
     return is_user_namespace(namespace(module))
 
 
 def is_user_namespace(names: Mapping[str, Any]) -> bool:
-    """Whether code with these globals is the user's; works on a worker too, where its module is not imported."""
+    """Whether code with these globals is user code; also works on a worker, where its module is not imported."""
     name, file = names.get("__name__"), names.get("__file__")
     if not isinstance(name, str):
         return True  # made by exec() in a bare dictionary
@@ -68,7 +68,7 @@ def is_user_namespace(names: Mapping[str, Any]) -> bool:
 
 
 def is_user_class(cls: type) -> bool:
-    """Whether a class is the user's. A class that names no imported module came by value, so it is."""
+    """Whether a class is user code. A class whose module is not imported was pickled by value, so it is."""
     module = sys.modules.get(cls.__module__)
     if isinstance(module, ModuleType):
         return is_user_module(module)
@@ -76,7 +76,7 @@ def is_user_class(cls: type) -> bool:
 
 
 def extension_module(name: str | None) -> ModuleType | None:
-    """The user's module of that name, if it is imported and was compiled: all that can be seen of it is its file."""
+    """The imported user module of that name if it is an extension module, of which only the file can be inspected."""
     module = sys.modules.get(name or "")
     if not isinstance(module, ModuleType) or not is_user_module(module):
         return None
@@ -85,15 +85,15 @@ def extension_module(name: str | None) -> ModuleType | None:
 
 
 def namespace(module: ModuleType) -> dict[str, Any]:
-    """A module's names, without waking one that is loaded lazily."""
+    """A module's names, without triggering the import of a lazily loaded module."""
     names = object.__getattribute__(module, "__dict__")
     assert isinstance(names, dict)
     return names
 
 
 def _is_primary_user_module(name: str, module: ModuleType) -> bool:
-    """Whether this is a module of the user's, and the name its own."""
-    # Compared first: under "__mp_main__" and other second names it could not be found again.
+    """Whether this is a user module registered under its own name."""
+    # Check the name first: `user_modules` could not find the module again under a second name such as "__mp_main__".
     return namespace(module).get("__name__") == name and is_user_module(module) and not _is_namespace_package(module)
 
 
@@ -112,16 +112,17 @@ def _is_users(name: str, file: str | None, *, bare: bool) -> bool:
     if file is not None and os.path.isabs(file):
         return not _is_installed(file)
     if top in sys.stdlib_module_names or file is not None:
-        return False  # torch.ops and the like call themselves "_ops.py"
+        return False  # torch.ops and the like have a relative `__file__`, "_ops.py"
     package = sys.modules.get(top)
     if package is not None and top != name:
         return is_user_module(package)
-    # Nobody's file, and no importer made it: types.ModuleType(...) in a cell, or what Cython keeps beside its modules.
+    # No file and no import spec: user code if it was made in a cell by types.ModuleType(...), but not if it is one of
+    # Cython's internal modules.
     return bare and not top.startswith(("_cython_", "cython_runtime"))
 
 
 def _is_installed(file: str) -> bool:
-    # As it is named first: to resolve the links of a thousand modules takes 30 ms.
+    # The path as given first: resolving the symbolic links of a thousand modules takes 30 ms.
     return _is_below_library(os.path.normpath(file)) or _is_below_library(os.path.realpath(file))
 
 
@@ -131,7 +132,7 @@ def _is_below_library(path: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _library_roots() -> tuple[str, ...]:
-    """Where the standard library and installed packages live, each path as it is named and as it resolves."""
+    """The folders of the standard library and installed packages, each as given and with symbolic links resolved."""
     paths = [sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths.append(site.getusersitepackages())
     both = {form for path in paths if path for form in (os.path.normpath(path), os.path.realpath(path))}

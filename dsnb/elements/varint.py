@@ -1,10 +1,10 @@
-"""Numbers as protobuf writes them, for the two places that write its format by hand."""
+"""Protobuf's varint encoding, for the two modules that write the protobuf format by hand."""
 
 from __future__ import annotations
 
 
 def varint(value: int) -> bytes:
-    """A number from 0 on, seven bits to a byte, the lowest first.
+    """Encode a non-negative integer, seven bits to a byte, the lowest bits first.
 
     Example:
         >>> varint(300).hex()

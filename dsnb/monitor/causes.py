@@ -1,4 +1,7 @@
-"""What can hold a job up: how each cause shows between two snapshots, in the order in which one hides the next."""
+"""The possible bottlenecks of a job: how each one shows between two snapshots.
+
+`CAUSES` lists the rules in the order in which one cause hides the next; the first rule that returns a cause wins.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,16 @@ from dsnb.monitor.formatting import format_bytes, format_count, format_duration,
 from dsnb.monitor.remedies import busy_cpus_text, cpu_bound_remedy, scale_remedy, speed_up_remedy, workers_remedy
 
 SATURATED_SHARE = 0.7
-"""Workers that are at work for such a part of the time have no more to give."""
+"""Workers that work for at least this share of the time are saturated."""
 _DOMINANT_SHARE = 0.6
-"""An operation that takes such a part of all work is worth naming."""
+"""An operation that takes at least this share of all work is named as the cause."""
 _IN_FLIGHT_SHARE = 0.7
-"""A wait of which such a part goes by while something is on the link."""
+"""A reader is bound by the network if, for at least this share of its waiting time, something was being transferred."""
 _FULL_LINK_BYTES_PER_S = 1e6
-"""Bytes a second; a link that is taken up and carries less is not full but long."""
+"""Bytes a second; a busy network connection that carries less than this has high latency rather than too little
+bandwidth."""
 _SMALL_ELEMENT_BYTES = 10_000
-"""Bytes; of smaller elements it is their number that a link has trouble with."""
+"""Bytes; for elements smaller than this, their number limits the transfer rather than their bytes."""
 _FULL_LINK_REMEDY = (
     "Send fewer bytes (uint8 instead of float32, cast where it is used), leave compression to dsnb "
     '(compression="AUTO"), or bring reader and workers nearer to each other.'
@@ -30,14 +34,14 @@ _HIGH_LATENCY_REMEDY = (
 )
 _DECODE_BOUND_SHARE = 0.25
 _HIGH_LATE_S = 0.002
-"""A thread that gets its turn so late shares its interpreter with one that does not let go of it."""
+"""Seconds; a thread that wakes up at least this late competes for the GIL with a thread that holds it for long."""
 _ACTIVE_CPUS = 0.1
-"""A process that uses less of a processor does not hold its interpreter: others hold the machine."""
+"""CPUs; if a process uses less than this, other processes keep the machine busy, and the GIL is not the cause."""
 _BUSY_LOOP_SHARE = 0.2
 _FULL_WINDOW_SHARE = 0.75
 _STRAGGLER_RATIO = 0.5
 _MIN_ELEMENTS = 5
-"""Elements that the others must have made, or a rate says nothing about the one."""
+"""Minimum number of elements that the median other worker produced; with fewer, the rates are not comparable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +61,7 @@ def _no_workers(evidence: Evidence) -> Cause | None:
 
 
 def _window_held_by_trainer(evidence: Evidence) -> Cause | None:
-    """Another trainer asked for the window to wait for it, and fills it."""
+    """Another trainer reads with `on_lag="wait"` and is so far behind that the window is full."""
     full = {
         t.task_id
         for t in evidence.running
@@ -76,8 +80,8 @@ def _window_held_by_trainer(evidence: Evidence) -> Cause | None:
             return Cause(
                 cause="holder",
                 subject=trainer.trainer_id,
-                text=f"Trainer {trainer.trainer_id!r} is {format_count(trainer.lag)} elements behind and asked to be waited "
-                f"for: it holds the whole window ({format_bytes(nbytes)}).",
+                text=f"Trainer {trainer.trainer_id!r} is {format_count(trainer.lag)} elements behind and asked to be "
+                f"waited for: it holds the whole window ({format_bytes(nbytes)}).",
                 remedy=f'Give it CrossTrainerCache(on_lag="spill") or "skip", a job of its own, or send it away: '
                 f"svc.evict({evidence.job.name!r}, {trainer.trainer_id!r}).",
             )
@@ -85,16 +89,16 @@ def _window_held_by_trainer(evidence: Evidence) -> Cause | None:
 
 
 def _elements_in_memory(evidence: Evidence, task_id: str) -> int:
-    """Elements that a task holds in memory."""
+    """The number of a task's elements in memory, at least 1."""
     task = next(task for task in evidence.job.tasks if task.task_id == task_id)
     return max(1, task.head - task.tail)
 
 
 def _gil_contention(evidence: Evidence) -> Cause | None:
-    """Thread workers get their turn late: beside a reader that is busy itself, or beside each other."""
+    """Thread workers wake up late: they compete for the GIL with a busy reader, or with each other."""
     threads = [worker for worker in evidence.workers or evidence.snapshot.workers if worker.isolation == "thread"]
     rates = [evidence.rates.worker(worker.uid) for worker in threads]
-    # Where the process itself does little, it is the machine that is busy.
+    # If the process itself uses little CPU, other processes cause the delay.
     late = [worker.late_s for worker in rates if worker.used_cpus > _ACTIVE_CPUS]
     own_loop_share = max(
         (evidence.trainer_rates(trainer).own_loop_share or 0.0 for trainer in evidence.job.trainers), default=0.0
@@ -115,7 +119,7 @@ def _gil_contention(evidence: Evidence) -> Cause | None:
 
 
 def _slow_consumer(evidence: Evidence) -> Cause | None:
-    """Another consumer of a coordinated read has not come, or is slow: a round is whole when all have taken theirs."""
+    """Another consumer of a coordinated read is absent or slow; a round ends only when all consumers have taken it."""
     rounds = evidence.job.rounds
     if rounds is None:
         return None
@@ -133,20 +137,20 @@ def _slow_consumer(evidence: Evidence) -> Cause | None:
     return Cause(
         cause="consumer",
         subject=slowest.trainer_id,
-        text=f"A round is for all consumers, and {slowest.trainer_id} spends {format_share(its.own_loop_share)} of its time in its "
-        f"own loop, at {format_rate(its.consumed)}.",
+        text=f"A round is for all consumers, and {slowest.trainer_id} spends {format_share(its.own_loop_share)} of its "
+        f"time in its own loop, at {format_rate(its.consumed)}.",
         remedy="Make that loop faster, or the consumers' work equal (bucket_by_sequence_length before distribute).",
     )
 
 
 def _link_bound(evidence: Evidence) -> Cause | None:
-    """Most of what it waits, something has been sent and has not arrived."""
+    """For most of the time that the reader waits, an element has been sent to it and has not arrived."""
     assert evidence.waiting_reader is not None
     flight = evidence.trainer_rates(evidence.waiting_reader).in_flight_share
     if not flight:
         return None
     task_id = max(flight, key=lambda task_id: flight[task_id])
-    under_way = flight[task_id] + evidence.wait_share - 1  # it was both, at the least
+    under_way = flight[task_id] + evidence.wait_share - 1  # lower bound of the share in which both hold
     if under_way < _IN_FLIGHT_SHARE * evidence.wait_share:
         return None
     name = next((cursor.worker for cursor in evidence.waiting_reader.cursors if cursor.task_id == task_id), "")
@@ -158,14 +162,14 @@ def _link_bound(evidence: Evidence) -> Cause | None:
     return Cause(
         cause="link",
         subject=name,
-        text=f"For {format_share(under_way)} of the time what it waits for is under way from worker {name}: the link carries "
-        f"{format_bytes(sent)}/s.",
+        text=f"For {format_share(under_way)} of the time what it waits for is under way from worker {name}: the link "
+        f"carries {format_bytes(sent)}/s.",
         remedy=_HIGH_LATENCY_REMEDY if small or sent < _FULL_LINK_BYTES_PER_S else _FULL_LINK_REMEDY,
     )
 
 
 def _stays_on_host(evidence: Evidence, task_id: str) -> bool:
-    """Whether all that a task gives is handed over within one host, by reference or in shared memory."""
+    """Whether all readers of a task are on its worker's host and use the transfer `local` or `shared_memory`."""
     transfers = {link.transfer for link in evidence.job.links if link.task_id == task_id}
     return bool(transfers) and "grpc" not in transfers
 
@@ -184,7 +188,7 @@ def decode_bound(evidence: Evidence) -> Cause | None:
 
 
 def _straggler(evidence: Evidence) -> Cause | None:
-    """One worker makes less than half of what the others make, although it is at work."""
+    """One worker produces less than half of the others' median, although it is busy for at least half of the time."""
     span, made = evidence.rates.span_s, evidence.job_rates.by_worker
     here = {worker.name: worker for worker in evidence.workers}
     for name, worker in here.items():
@@ -196,21 +200,21 @@ def _straggler(evidence: Evidence) -> Cause | None:
             return Cause(
                 cause="worker",
                 subject=name,
-                text=f"Worker {name} makes {format_rate(made.get(name, 0.0))} where the others make {format_rate(usual)} each"
-                f"{_oldest_grant_text(evidence, name)}.",
+                text=f"Worker {name} makes {format_rate(made.get(name, 0.0))} where the others make "
+                f"{format_rate(usual)} each{_oldest_grant_text(evidence, name)}.",
                 remedy=f"svc.drain({name!r}) takes it out; what else runs on its machine ({worker.address})?",
             )
     return None
 
 
 def _oldest_grant_text(evidence: Evidence, worker: str) -> str:
-    """For how long a worker has had its oldest splits, where that is known."""
+    """How long ago a worker got its oldest unfinished splits, as the end of a sentence; empty if it has none."""
     given = [grant.granted_at for grant in evidence.job.grants if grant.worker == worker and grant.state == "in hand"]
     return f", and has had splits in hand for {format_duration(evidence.snapshot.time - min(given))}" if given else ""
 
 
 def _heavy_operation(evidence: Evidence) -> Cause | None:
-    """One operation takes most of what the fullest lane of the pipeline does."""
+    """The busiest stage group is saturated, and one operation takes most of its time."""
     lane = max(evidence.stage_groups, key=lambda lane: lane.busy, default=None)
     if lane is None or lane.busy < SATURATED_SHARE:
         return None
@@ -223,8 +227,8 @@ def _heavy_operation(evidence: Evidence) -> Cause | None:
     return Cause(
         cause="operation",
         subject=stage.name,
-        text=f"{stage.name} takes {format_share(part)} of the work of {plural(len(evidence.workers), 'worker')}{on}{cost}."
-        f"{busy_cpus_text(evidence)}",
+        text=f"{stage.name} takes {format_share(part)} of the work of {plural(len(evidence.workers), 'worker')}{on}"
+        f"{cost}.{busy_cpus_text(evidence)}",
         remedy=cpu_bound_remedy(evidence, stage)
         if evidence.cpu_capacity.exhausted
         else speed_up_remedy(evidence, stage),
@@ -237,7 +241,8 @@ def _saturated_workers(evidence: Evidence) -> Cause | None:
     work, make = ("works", "makes") if len(evidence.workers) == 1 else ("work", "make")
     text = (
         f"{plural(len(evidence.workers), 'worker')} {work} {format_share(evidence.busy)} of the time and {make} "
-        f"{format_rate(evidence.job_rates.produced)}; the readers could take {format_rate(evidence.demand)}, and no single operation stands out."
+        f"{format_rate(evidence.job_rates.produced)}; the readers could take {format_rate(evidence.demand)}, and no "
+        "single operation stands out."
     )
     if evidence.cpu_capacity.exhausted:
         return Cause(cause="processors", text=f"{text}{busy_cpus_text(evidence)}", remedy=cpu_bound_remedy(evidence))
@@ -247,8 +252,8 @@ def _saturated_workers(evidence: Evidence) -> Cause | None:
 def _hand_over_bound(evidence: Evidence) -> Cause:
     return Cause(
         cause="demand",
-        text=f"The workers work only {format_share(evidence.busy)} of the time and the links are free: what takes the time is "
-        f"asking for elements and handing them over, {format_rate(evidence.job_rates.consumed)}.",
+        text=f"The workers work only {format_share(evidence.busy)} of the time and the links are free: what takes the "
+        f"time is asking for elements and handing them over, {format_rate(evidence.job_rates.consumed)}.",
         remedy="Batch before distribute; leave max_outstanding_requests out; prefetch behind it.",
     )
 

@@ -1,4 +1,4 @@
-"""What can be done to a service that runs, from wherever it is watched; each call is confirmed by the service."""
+"""Changes to a running service, made from wherever it is watched; the service confirms each call."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from dsnb.wire.messages import ControlRequest, EvictTrainerRequest
 from dsnb.wire.methods import CONTROL, EVICT_TRAINER, Method, Reply, Request
 
 _SCALE_TIMEOUT_S = 90.0
-"""Worker processes take a second each to start, and those that go may finish what they have for a while."""
+"""Long, because each worker process takes a second to start, and workers that leave may finish their work first."""
 
 
 class Controls:
-    """Changes one service. Asking twice is asking once; each call waits for the service's word. For any thread.
+    """Changes one service. Each call is idempotent and waits for the service's confirmation. Thread-safe.
 
     Args:
-        target: Where the service listens.
-        token: The service's; None to look it up by the address.
-        requested_by: Who asks, as people are told, in events and in the errors of readers that were cancelled.
-        timeout: Seconds to wait for the service's word.
+        target: The address of the service.
+        token: The service's token; None to look it up by the address.
+        requested_by: The name shown in events and in the errors of cancelled readers.
+        timeout: Seconds to wait for the service's confirmation.
 
     Raises:
         UnavailableError: the service does not answer in time.
-        NotFoundError: there is no such job, worker or trainer; the hint names those that are like it.
+        NotFoundError: there is no such job, worker or trainer; the hint lists similar names.
         PermissionDeniedError: the token is missing or wrong.
 
     Example:
         >>> import dsnb
         >>> with dsnb.start(workers=1) as svc:
-        ...     Controls(svc.target, svc.token, by="me").scale(2)
+        ...     Controls(svc.target, svc.token, requested_by="me").scale(2)
         '2 workers'
     """
 
@@ -42,31 +42,31 @@ class Controls:
         self._timeout = timeout
 
     def pause(self, job: str) -> str:
-        """Have a job hand out nothing more after what is in flight; "paused"."""
+        """Pause a job: its readers get no more elements than those in flight. Returns "paused"."""
         return self._control("pause", job)
 
     def resume(self, job: str) -> str:
-        """Have a paused job go on; "running", or "idle" if nobody reads it."""
+        """Resume a paused job. Returns "running", or "idle" if the job has no readers."""
         return self._control("resume", job)
 
     def cancel(self, job: str) -> str:
-        """End a job and each of its readers, with a `CancelledError` that says who did it; "cancelled"."""
+        """Cancel a job: its readers raise a `CancelledError` that contains `requested_by`. Returns "cancelled"."""
         return self._control("cancel", job)
 
     def drain(self, worker: str) -> str:
-        """Have a worker (by name or address) finish what it has and leave; "draining", or "gone"."""
+        """Let a worker (by name or address) finish its work and leave. Returns "draining" or "gone"."""
         return self._control("drain", worker)
 
     def remove(self, worker: str) -> str:
-        """Do without a worker (by name or address) at once; what it had in hand is lost; "gone"."""
+        """Remove a worker (by name or address) at once; its unfinished work is lost. Returns "gone"."""
         return self._control("remove", worker)
 
     def scale(self, workers: int) -> str:
-        """Have so many workers, where the service starts them itself; as in "2 workers"."""
+        """Set the number of workers, if the service starts its workers itself. Returns for example "2 workers"."""
         return self._control("scale", workers=workers, timeout=max(_SCALE_TIMEOUT_S, self._timeout))
 
     def evict(self, job: str, trainer_id: str) -> str:
-        """Keep nothing for a trainer of the cross-trainer cache any longer; "sent away"."""
+        """Evict a trainer of the cross-trainer cache: nothing is kept for it any more. Returns "sent away"."""
         self._call(EVICT_TRAINER, EvictTrainerRequest(job_name=job, trainer_id=trainer_id), self._timeout)
         return "sent away"
 
@@ -83,7 +83,7 @@ class Controls:
 
 
 def describe_caller(action: str) -> str:
-    """Who asks, in words, as in `svc.cancel() of anna in process 4711 on host`."""
+    """A text for `requested_by`, such as `svc.cancel() of anna in process 4711 on host`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user without a name

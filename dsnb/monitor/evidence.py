@@ -1,4 +1,4 @@
-"""One job between two snapshots, as the rules of the verdict look at it."""
+"""The data of one job between two snapshots, as input for the rules of the verdict."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageGroup:
-    """Stages that the same threads run, one after the other; all workers' together."""
+    """Stages that the same threads run one after another, summed over all workers."""
 
     stages: list[tuple[StageStatus, StageRates]]
     threads: int
 
     @property
     def busy(self) -> float:
-        """The part of the time that those threads are at work."""
+        """The share of the time that these threads work."""
         return min(1.0, sum(rates.busy for _, rates in self.stages) / self.threads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of one job, and of its reader that waits most."""
+    """The state and rates of one job, and its reader that waits most (`waiting_reader`)."""
 
     job_before: JobStatus
     job: JobStatus
@@ -48,7 +48,7 @@ class Evidence:
 
     @property
     def workers(self) -> list[WorkerStatus]:
-        """Those that produce for this job now."""
+        """The workers that produce for this job now."""
         names = {task.worker for task in self.running}
         return [worker for worker in self.snapshot.workers if worker.name in names]
 
@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def stage_groups(self) -> list[StageGroup]:
-        """The stages by who runs them: those with threads of their own alone, the others one after another."""
+        """The stages by the threads that run them: one group for each parallel stage, one for all others together."""
         alone = [pair for pair in self.stages if pair[0].threads > len(self.workers)]
         serial = [pair for pair in self.stages if pair[0].threads <= len(self.workers)]
         lanes = [StageGroup(stages=[pair], threads=pair[0].threads) for pair in alone]
@@ -66,17 +66,17 @@ class Evidence:
 
     @property
     def busy(self) -> float:
-        """The part of the time that the workers of the job work for it, where they have most to do."""
+        """The share of the time that the busiest stage group of the job works."""
         return max((lane.busy for lane in self.stage_groups), default=0.0)
 
     @property
     def cpu_capacity(self) -> CpuCapacity:
-        """What the workers of the job have left of their processors."""
+        """The CPUs of the job's workers, and how many are free."""
         return cpu_capacity(self.workers, self.rates)
 
     @property
     def demand(self) -> float:
-        """Elements a second that its readers would take: of shared ones the fastest, of others all."""
+        """Elements per second that the readers could consume: the fastest one if they share elements, else the sum."""
         demands = [self.trainer_rates(trainer).demand or 0.0 for trainer in self.job.trainers]
         return max(demands, default=0.0) if self.job.cached else sum(demands)
 

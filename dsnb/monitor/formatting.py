@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: `12,480`, `4 %`, `3.2 MB`, `2 min`; signs, levels and tables that go with them."""
+"""Formats numbers for people: `12,480`, `4 %`, `3.2 MB`, `2 min`; with the signs, levels and tables to show them."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Sequence
 from html import escape
 
 LEVEL_SIGNS = {"good": "✓", "warn": "!", "bad": "✕"}
-"""What stands before a verdict of each level: not by colour alone."""
+"""The sign before a verdict of each level, so that the level is not shown by colour alone."""
 WARN_WAIT_SHARE, BAD_WAIT_SHARE = 0.05, 0.10
-"""Below the first nobody need look; above the second training is held up by its input."""
+"""Waiting shares. Below the first, the input needs no attention; above the second, training is input-bound."""
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def format_count(number: int) -> str:
-    """A whole number with its thousands apart."""
+    """A whole number with separators between the thousands."""
     return f"{number:,}"
 
 
 def format_rate(per_second: float) -> str:
-    """Elements per second; one decimal where it still says something."""
+    """Elements per second; with one decimal below 10."""
     return f"{per_second:,.1f}/s" if 0 < per_second < 10 else f"{per_second:,.0f}/s"
 
 
 def format_share(part: float | None) -> str:
-    """A part of one in percent; a dash where it is not known."""
+    """A share (0 to 1) in percent; a dash for None."""
     if part is None:
         return "–"
     return "<1 %" if 0 < part < 0.005 else f"{part * 100:.0f} %"
 
 
 def wait_level(wait: float) -> str:
-    """What it means to wait such a part of one's time: "good", "warn" or "bad"."""
+    """The level of a waiting share: "good", "warn" or "bad"."""
     return "good" if wait < WARN_WAIT_SHARE else "warn" if wait <= BAD_WAIT_SHARE else "bad"
 
 
 def format_bytes(number: float) -> str:
-    """Bytes with the unit that leaves one to three digits before the point."""
+    """Bytes in the unit that leaves one to three digits before the decimal point."""
     for unit in _BYTE_UNITS[:-1]:
         if abs(number) < 1000:
             return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
@@ -45,7 +45,7 @@ def format_bytes(number: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time in its one fitting unit."""
+    """A duration in the one unit that fits it best."""
     if 0 < seconds < 1e-6:
         return f"{seconds * 1e9:.0f} ns"
     if seconds < 0.001:
@@ -60,7 +60,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_time(epoch: float) -> str:
-    """The time of day, by the clock of the machine that serves the page."""
+    """The time of day, in the time zone of the machine that formats it."""
     return time.strftime("%H:%M:%S", time.localtime(epoch))
 
 
@@ -71,7 +71,7 @@ def natural_sort_key(name: str) -> tuple[str, int]:
 
 
 def as_sentence(text: str) -> str:
-    """The text with a capital at its beginning and a stop at its end; code and addresses stay as they are."""
+    """The text with a capital letter first and a full stop last; code and addresses at its beginning are kept."""
     words = text.split()
     prose = bool(words) and words[0].isalpha() and words[1:2] != ["="]
     stripped = text.strip()
@@ -80,12 +80,12 @@ def as_sentence(text: str) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    """`1 element`, `2 elements`; irregular plurals are none of ours."""
+    """A number with its noun: `1 element`, `2 elements`; for regular plurals only."""
     return f"{format_count(number)} {word}" if number == 1 else f"{format_count(number)} {word}s"
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that reads well without style or script."""
+    """An HTML table that is readable without style sheets or scripts."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{top}</tr>{body}</table>"

@@ -1,6 +1,6 @@
-"""One self-contained page about a run: verdicts, throughput, trainers, splits, workers, events. A pure function.
+"""A self-contained HTML page about a run: verdicts, throughput, trainers, splits, workers, events. Pure.
 
-Nothing of it is asked of a network: pictures are SVG in the page, colours follow the reader's light or dark setting.
+The page loads nothing from the network: charts are inline SVG, and colours follow the browser's light or dark setting.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def render_html_report(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict
     """The page, as HTML.
 
     Args:
-        snapshots: Of one service, the oldest first; at least one.
-        verdicts: What is said of it in the end.
+        snapshots: Snapshots of one service, the oldest first; at least one.
+        verdicts: The verdicts at the end of the run.
     """
     last = snapshots[-1]
     parts = [
@@ -74,7 +74,7 @@ def render_html_report(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict
 
 
 def _latest_jobs(snapshots: Sequence[Snapshot]) -> list[JobStatus]:
-    """Each job as it was last seen."""
+    """Each job, as in the last snapshot that contains it."""
     return list({job.name: job for snapshot in snapshots for job in snapshot.jobs}.values())
 
 
@@ -113,7 +113,7 @@ def _job(job: JobStatus, snapshots: Sequence[Snapshot]) -> Iterable[str]:
 
 
 def _throughput(job: str, snapshots: Sequence[Snapshot]) -> str:
-    """Elements a second, made and used, over time."""
+    """A chart of the elements produced and consumed per second, over time."""
     step = max(1, len(snapshots) // _MAX_POINTS)
     points = [(after.time, rates(before, after).job(job)) for before, after in pairwise(snapshots[::step])]
     if len(points) < 2:
@@ -139,24 +139,28 @@ def _throughput(job: str, snapshots: Sequence[Snapshot]) -> str:
 
 
 def _split_timeline(grants: Sequence[GrantStatus]) -> str:
-    """The newest runs of splits on an axis of time, a row for each worker."""
+    """A timeline of the newest runs of splits, with one row for each worker."""
     workers = sorted({grant.worker for grant in grants}, key=natural_sort_key)
     first = min(grant.granted_at for grant in grants)
     last = max(max(grant.ended_at, grant.granted_at) for grant in grants)
     rows = "".join(
-        f"<span>{escape(worker)}</span>{_grant_bars([grant for grant in grants if grant.worker == worker], first, last)}"
+        f"<span>{escape(worker)}</span>"
+        f"{_grant_bars([grant for grant in grants if grant.worker == worker], first, last)}"
         for worker in workers
     )
     return f'<p>The newest splits, by worker</p><div class="splits">{rows}</div>'
 
 
 def _grant_bars(grants: Sequence[GrantStatus], first: float, last: float) -> str:
-    """One worker's runs of splits, as bars that fit any width; words are no part of the picture, which is stretched."""
+    """One worker's runs of splits, as bars. The SVG contains no visible text, because it is stretched to any width."""
     scale = _WIDTH / max(1e-9, last - first)
     bars = []
     for grant in grants:
         until, kind = grant.ended_at or last, {"in hand": "hand"}.get(grant.state, grant.state)
-        words = f"splits {grant.first} to {grant.end - 1} on {grant.worker}: {grant.state}, {format_duration(until - grant.granted_at)}"
+        words = (
+            f"splits {grant.first} to {grant.end - 1} on {grant.worker}: {grant.state}, "
+            f"{format_duration(until - grant.granted_at)}"
+        )
         bars.append(
             f'<rect class="{kind}" x="{(grant.granted_at - first) * scale:.1f}" y="0" '
             f'width="{max(1.5, (until - grant.granted_at) * scale - 1):.1f}" height="{_ROW_HEIGHT}">'

@@ -1,8 +1,8 @@
-"""How many workers the processors of their hosts have room for.
+"""How many more workers the CPUs of the present workers' hosts can run.
 
-A worker needs as much of a processor as those that are there use, on average. Where the system tells how idle its
-processors are, whoever else uses them (trainers, other services, other people) is counted; else only what the workers'
-own processes use. Workers that use hardly any processor, since they wait for disks or others, have room anywhere.
+The estimate for a new worker is the average CPU use of the present ones. If the system reports how idle its CPUs are,
+other users of the CPUs (trainers, other services, other people) are taken into account; otherwise only the workers' own
+processes are. Workers that use hardly any CPU, because they wait for disks or the like, are not limited.
 
 Pure: no clock, no service.
 """
@@ -16,17 +16,17 @@ from dsnb.monitor.rates import Rates
 from dsnb.monitor.snapshot import WorkerStatus
 
 _NEGLIGIBLE_CPUS = 0.1
-"""A worker that uses less of a processor than this can share one with many others."""
+"""CPUs; workers that use less than this each are not limited by the CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuCapacity:
-    """What the hosts of some workers have, and have left.
+    """The CPUs of the hosts of some workers, and how many are free.
 
     Attributes:
-        total: Processors, all in all; 0 where that is not known.
-        free: How many of them have nothing to do.
-        cpus_per_worker: How many of them one worker uses.
+        total: The number of CPUs of all hosts; 0 if unknown.
+        free: How many of them are idle.
+        cpus_per_worker: How many of them one worker uses, on average.
     """
 
     total: int
@@ -35,19 +35,19 @@ class CpuCapacity:
 
     @property
     def exhausted(self) -> bool:
-        """Whether one more worker would only take turns with those that are there."""
+        """Whether one more worker would only compete with the present ones for the CPUs."""
         return self.max_new_workers == 0
 
     @property
     def max_new_workers(self) -> int | None:
-        """How many more workers could really work at the same time; None where nothing speaks against any number."""
+        """How many more workers could run at full speed; None if no limit is known."""
         return (
             None if not self.total or self.cpus_per_worker < _NEGLIGIBLE_CPUS else int(self.free / self.cpus_per_worker)
         )
 
 
 def cpu_capacity(workers: Sequence[WorkerStatus], between: Rates) -> CpuCapacity:
-    """What is left of the processors on which these workers run."""
+    """The CPUs on the hosts of these workers, and how many are free, from the rates between two snapshots."""
     hosts: dict[str, list[WorkerStatus]] = {}
     for worker in workers:
         hosts.setdefault(worker.address.rpartition(":")[0], []).append(worker)
@@ -60,7 +60,7 @@ def cpu_capacity(workers: Sequence[WorkerStatus], between: Rates) -> CpuCapacity
 
 
 def _used_cpus(workers: Sequence[WorkerStatus], between: Rates) -> float:
-    """Processors that the processes of these workers use; thread workers share one."""
+    """CPUs that the processes of these workers use; a process is counted once, because thread workers share one."""
     return sum({worker.pid: between.worker(worker.uid).used_cpus for worker in workers}.values())
 
 

@@ -1,7 +1,8 @@
-"""What two snapshots say about the time between them: rates, wait shares, demand.
+"""Rates, waiting shares and demand in the time between two snapshots.
 
-Pure functions. Counters only grow, so a rate is a difference over the dispatcher's own clock; a counter that went back
-(a task that began again, a trainer that came anew) counts from zero. Snapshots of two runs of a service have no rates.
+Pure functions. Counters only grow, so a rate is a counter's increase divided by the time between the snapshots on the
+dispatcher's own clock. A counter that decreased (because a task started again or a trainer joined again) is counted
+from zero. Snapshots of two different runs of a service have no rates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dsnb.monitor.formatting import format_rate
 from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
 
 MAX_WAIT_SHARE = 0.75
-"""A trainer that waits nearly always tells little about what it could take: more than fourfold is not claimed."""
+"""Upper limit of the waiting share in the estimate of demand, which is thus at most four times the consumption: a
+trainer that waits nearly all the time says little about how much it could consume."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +25,15 @@ class TrainerRates:
     """One trainer between two snapshots.
 
     Attributes:
-        wait_share: Part of its time that it waited for data; None while it did not read.
-        demand: Elements per second that it would take if it never waited; None while it did not read.
-        demand_is_lower_bound: Whether it could take even more than that.
-        drift: How fast it falls behind, by task, in elements per second; negative when it catches up.
-        decode_share: Part of its time that it made elements of what had arrived; None while it did not read.
-        in_flight_share: By task, the part of the time that something which had been sent was not consumed yet.
-        active_s: Seconds of its time that this is about.
+        consumed: Elements per second that it consumed.
+        skipped: Elements per second that it skipped.
+        wait_share: Share of its time spent waiting for data; None if it did not read.
+        demand: Elements per second that it would consume if it never waited; None if it did not read.
+        demand_is_lower_bound: Whether it might consume more than `demand`.
+        drift: How fast it falls behind, by task, in elements per second; negative while it catches up.
+        decode_share: Share of its time spent building elements from received data; None if it did not read.
+        in_flight_share: By task, the share of the time in which it had not consumed something already sent to it.
+        active_s: Seconds that it was reading between the snapshots.
     """
 
     consumed: float = 0.0
@@ -44,7 +48,7 @@ class TrainerRates:
 
     @property
     def own_loop_share(self) -> float | None:
-        """Part of its time that its own loop took; None while it did not read."""
+        """Share of its time spent in its own loop; None if it did not read."""
         if self.wait_share is None or self.decode_share is None:
             return None
         return max(0.0, 1 - self.wait_share - self.decode_share)
@@ -70,13 +74,13 @@ class JobRates:
 
     @property
     def fastest_trainer(self) -> TrainerRates | None:
-        """The trainer that would take most if it never waited."""
+        """The trainer that would consume most if it never waited; None if no trainer reads."""
         reading = (trainer for trainer in self.trainers.values() if trainer.demand is not None)
         return max(reading, key=lambda trainer: trainer.demand or 0.0, default=None)
 
     @property
     def demand(self) -> float | None:
-        """What the fastest trainer would take if it never waited."""
+        """Elements per second that the fastest trainer would consume if it never waited; None if no trainer reads."""
         return self.fastest_trainer.demand if self.fastest_trainer else None
 
 
@@ -85,10 +89,12 @@ class WorkerRates:
     """One worker between two snapshots.
 
     Attributes:
+        produced: Elements per second that it produced.
+        sent_bytes: Bytes per second that it sent.
         busy: Seconds of pipeline work per second.
-        late_s: By how much a thread of it was late that had asked to be woken, on average.
-        used_cpus: Seconds of processor time of its process per second.
-        idle_cpus: How many of the processors that it may use have nothing to do; None where that is not known.
+        late_s: The average delay, in seconds, after which a sleeping thread of it wakes up too late.
+        used_cpus: CPU seconds of its process per second.
+        idle_cpus: How many of the CPUs that it may use are idle; None if unknown.
     """
 
     produced: float = 0.0
@@ -101,18 +107,18 @@ class WorkerRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """All rates between two snapshots; `span_s` is 0 where there are none."""
+    """All rates between two snapshots; `span_s` is 0 if there are none."""
 
     span_s: float = 0.0
     jobs: Mapping[str, JobRates] = field(default_factory=dict)
     workers: Mapping[str, WorkerRates] = field(default_factory=dict)
 
     def job(self, name: str) -> JobRates:
-        """The job's rates; zeros where there are none."""
+        """The job's rates; zeros if it has none."""
         return self.jobs.get(name, _NO_JOB)
 
     def worker(self, uid: str) -> WorkerRates:
-        """The worker's rates; zeros where there are none."""
+        """The worker's rates; zeros if it has none."""
         return self.workers.get(uid, _NO_WORKER)
 
 
@@ -122,12 +128,12 @@ _NO_TRAINER = TrainerRates()
 
 
 def trainer_rates(job: JobRates, trainer_id: str) -> TrainerRates:
-    """One trainer's rates; zeros where there are none."""
+    """One trainer's rates; zeros if it has none."""
     return job.trainers.get(trainer_id, _NO_TRAINER)
 
 
 def demand_text(trainer: TrainerRates) -> str:
-    """What a trainer could take, as in `1,200/s or more`."""
+    """A trainer's demand as text, such as `1,200/s or more`."""
     return (
         f"{format_rate(trainer.demand or 0.0)} or more"
         if trainer.demand_is_lower_bound
@@ -201,7 +207,7 @@ def _trainer(before: TrainerStatus | None, after: TrainerStatus, span: float) ->
 
 
 def _stages(before: tuple[StageStatus, ...], after: tuple[StageStatus, ...], span: float) -> tuple[StageRates, ...]:
-    # Stages have no id, and two may share a name: the place in the pipeline tells them apart while the names agree.
+    # Stages have no id, and two may share a name: match them by index, as long as the lists of names are equal.
     old = before if [stage.name for stage in before] == [stage.name for stage in after] else ()
     return tuple(
         StageRates(
@@ -214,7 +220,7 @@ def _stages(before: tuple[StageStatus, ...], after: tuple[StageStatus, ...], spa
 
 def _worker(before: WorkerStatus | None, after: WorkerStatus, span: float) -> WorkerRates:
     if before is not None and after.clock_ns > before.clock_ns > 0:
-        span = (after.clock_ns - before.clock_ns) / 1e9  # its report is some while older than the snapshot
+        span = (after.clock_ns - before.clock_ns) / 1e9  # the worker's own clock: its report is older than the snapshot
     return WorkerRates(
         produced=_increase(before.produced if before else 0, after.produced) / span,
         sent_bytes=_increase(before.sent_bytes if before else 0, after.sent_bytes) / span,

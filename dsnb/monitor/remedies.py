@@ -1,4 +1,4 @@
-"""What to change where the workers have too much to do, with how many of them would do and what there is room for."""
+"""Remedies for saturated workers: how many workers are needed, and how many the CPUs can run."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dsnb.monitor.evidence import Evidence
 from dsnb.monitor.snapshot import StageStatus
 
 _PARALLEL_OPERATIONS = ("map(", "interleave(")
-"""Operations that take num_parallel_calls, by the beginning of their names."""
+"""How the names of operations that accept `num_parallel_calls` begin."""
 
 
 def speed_up_remedy(evidence: Evidence, stage: StageStatus) -> str:
-    """What helps an operation where there are processors left."""
+    """The remedy for a slow operation if the CPUs are not exhausted."""
     parallel = not stage.threads and stage.name.startswith(_PARALLEL_OPERATIONS)
     parallel_hint = ", let it run in parallel (num_parallel_calls=dsnb.AUTOTUNE)," if parallel else ""
     return f"Make it cheaper{parallel_hint} or have more workers: {scale_remedy(evidence)}"
 
 
 def busy_cpus_text(evidence: Evidence) -> str:
-    """That the processors are taken, as a sentence with the space before it; empty where they are not."""
+    """A sentence, with a leading space, that the CPUs are exhausted; empty if they are not."""
     capacity = evidence.cpu_capacity
     return f" {_all_cpus_text(capacity.total)} taken ({capacity.free:.1f} free)." if capacity.exhausted else ""
 
@@ -29,7 +29,7 @@ def _all_cpus_text(number: int) -> str:
 
 
 def cpu_bound_remedy(evidence: Evidence, stage: StageStatus | None = None) -> str:
-    """What helps where more workers would only take turns."""
+    """The remedy if more workers would only compete for the CPUs."""
     keep = "keep what comes out of it (cache)" if stage is not None else "keep elements for the next epoch (cache)"
     shared = "" if evidence.job.cached else ", let trainers share one pass (CrossTrainerCache)"
     return (
@@ -39,7 +39,7 @@ def cpu_bound_remedy(evidence: Evidence, stage: StageStatus | None = None) -> st
 
 
 def scale_remedy(evidence: Evidence) -> str:
-    """How to have as many workers as would do at the present pace of each, or as many as there is room for."""
+    """How to get as many workers as the demand needs at the present rate of each, or as many as the CPUs can run."""
     current_workers = max(1, len(evidence.workers))
     rate = max(evidence.job_rates.produced, evidence.job_rates.consumed)
     wanted = max(current_workers + 1, ceil(current_workers * evidence.demand / rate)) if rate else current_workers + 1
@@ -54,7 +54,7 @@ def scale_remedy(evidence: Evidence) -> str:
 
 
 def workers_remedy(evidence: Evidence, number: int, outcome: str) -> str:
-    """How to have so many workers."""
+    """How to get `number` workers: by `svc.scale` if the service starts its workers, else by a command."""
     if evidence.snapshot.scalable:
         return f"svc.scale({number}) {outcome}."
     return (

@@ -1,9 +1,9 @@
-"""A run of a service in a file: what the dashboard shows, kept while it happens and read back afterwards.
+"""Run files: the snapshots that the dashboard shows, recorded while a service runs and read back afterwards.
 
-Theory of operation. A file is an SQLite database with a snapshot a second, packed, under its time. It is written ahead
-(WAL), so it can be read while it is written, and what was committed survives whatever happens to the writer. It is
-bounded: when it has too many snapshots, each second one of its older half goes, so the beginning of a long run becomes
-coarser and is never cut off.
+Theory of operation. A run file is an SQLite database with one compressed snapshot for each second, keyed by its time.
+It uses write-ahead logging (WAL), so it can be read while it is written, and committed snapshots survive a crash of the
+writer. Its size is bounded: when it has too many snapshots, every second one of the older half is deleted, so the
+beginning of a long run becomes coarser but is never cut off.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dsnb.system_limits import limit_error
 from dsnb.wire.codec import decode, encode
 
 APPLICATION_ID = 0x64736E72
-"""Stands in the header of each file, so that no other database is taken for one."""
+"""SQLite's `application_id` of a run file, which tells it from other databases."""
 
 MAX_SNAPSHOTS = 7200
 _STATUS_TIMEOUT_S = 2.0
@@ -42,17 +42,17 @@ _JOIN_TIMEOUT_S = 5.0
 
 
 class RunWriter:
-    """Keeps what a service looks like in a file, until it is stopped. Made by `DataService.record`.
+    """Records a service's snapshots in a run file until it is stopped. Created by `DataService.record`.
 
     Args:
-        path: Of the file; what an earlier run kept there stays, before what comes now.
-        target: Where the service listens.
-        token: The service's; None to look it up by the address.
+        path: Path of the file; snapshots of earlier runs in it are kept.
+        target: The address of the service.
+        token: The service's token; None to look it up by the address.
         every_s: Seconds between two snapshots.
-        max_snapshots: Snapshots in the file.
+        max_snapshots: Maximum number of snapshots in the file.
 
     Raises:
-        FailedPreconditionError: the file cannot be written, or is something else.
+        FailedPreconditionError: the file cannot be written, or is not a run file.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RunWriter:
         self._max_snapshots = max_snapshots
         self._first_error = ""
         self.missing = 0
-        """Snapshots that could not be written."""
+        """The number of snapshots that could not be written."""
         self._database = _create(self.path)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dsnb-record", daemon=True)
@@ -77,9 +77,9 @@ class RunWriter:
 
     @checked()
     def stop(self) -> None:
-        """Keep one last snapshot and close the file; the second call does nothing.
+        """Record one last snapshot and close the file; a second call does nothing.
 
-        Warns if the file misses snapshots, as on a disk that was full.
+        Warns if snapshots are missing in the file, for example because the disk was full.
         """
         if self._stop.is_set():
             return
@@ -105,17 +105,17 @@ class RunWriter:
             while not self._stop.wait(self._every_s):
                 self._record_snapshot()
             self._record_snapshot()
-            with suppress(sqlite3.Error):  # one file is left, unless somebody reads it at this moment
+            with suppress(sqlite3.Error):  # leave a single file, without -wal and -shm; fails if a reader has it open
                 self._database.executescript("PRAGMA busy_timeout=200; PRAGMA journal_mode=DELETE")
 
     def _record_snapshot(self) -> None:
         try:
             snapshot = fetch_snapshot(self._target, self._token, _STATUS_TIMEOUT_S)
-        except DsnbError:  # the service is away, and may come back
+        except DsnbError:  # the service is unavailable, and may come back
             return
         try:
             self._write(snapshot)
-        except sqlite3.Error as error:  # the next snapshot may find room
+        except sqlite3.Error as error:  # a full disk, for example: the next snapshot may succeed
             self._note_failed_write(error)
 
     def _write(self, snapshot: Snapshot) -> None:
@@ -130,7 +130,7 @@ class RunWriter:
         self.missing += 1
         if self.missing == 1:
             self._first_error = str(error)
-            with suppress(DsnbWarning):  # where warnings are errors, `stop` raises one too
+            with suppress(DsnbWarning):  # if warnings are errors, the thread must go on; `stop` warns too
                 warn(
                     f"a snapshot of the run could not be kept in {self.path} ({error}); dsnb tries again with each "
                     "snapshot: free some room on that disk",
@@ -147,15 +147,15 @@ DELETE FROM snapshots WHERE time IN (
 
 
 class RunReader:
-    """What a file kept of a run, by time. May be used while the file is written, and from any thread.
+    """Reads the snapshots of a run file by time. Works while the file is being written, and from any thread.
 
     Args:
-        path: Of a file that `DataService.record` wrote.
+        path: Path of a file that `DataService.record` wrote.
 
     Raises:
         NotFoundError: there is no such file.
-        FailedPreconditionError: it is something else, or was written by a newer dsnb.
-        DataLossError: by each method, where the file is damaged.
+        FailedPreconditionError: the file is not a run file, or was written by a newer dsnb.
+        DataLossError: the file is damaged; raised by the methods.
 
     Example:
         >>> reader = RunReader("run.db")
@@ -178,7 +178,7 @@ class RunReader:
             raise _not_a_run_file_error(self.path, str(error)) from error
 
     def check(self) -> None:
-        """Look through the whole file for damage, but for that of single snapshots, which are left out.
+        """Check the whole file for damage, except in single snapshots, which the other methods leave out.
 
         Raises:
             DataLossError: the file is damaged.
@@ -188,7 +188,7 @@ class RunReader:
             raise _damaged_error(self.path, " ".join(str(found).split()))
 
     def times(self) -> list[float]:
-        """The times of all snapshots, in seconds since the epoch, the oldest first.
+        """The times of all snapshots, in seconds since the Unix epoch, the oldest first.
 
         Raises:
             DataLossError: the file is damaged.
@@ -197,12 +197,12 @@ class RunReader:
         return [time for (time,) in rows if isinstance(time, float)]
 
     def at(self, time: float) -> Snapshot:
-        """The service as it was: the newest snapshot that is not younger than `time`, else the first.
+        """The newest snapshot taken at or before `time`, or the first one if there is none.
 
-        Snapshots that are damaged are passed over.
+        Skips damaged snapshots.
 
         Raises:
-            NotFoundError: nothing was kept yet.
+            NotFoundError: the file has no snapshots yet.
             DataLossError: the file is damaged.
         """
         there = False
@@ -220,7 +220,7 @@ class RunReader:
     def between(self, first: float, last: float) -> Iterator[Snapshot]:
         """The snapshots from one time to another, both included, the oldest first.
 
-        Snapshots that are damaged are left out; a warning at the end tells how many.
+        Damaged snapshots are left out; a warning at the end says how many.
 
         Raises:
             DataLossError: the file is damaged.
@@ -239,7 +239,7 @@ class RunReader:
             warn(f"{damaged} {are.format(self.path)} damaged and left out", DataLossWarning)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file; the reader cannot be used afterwards."""
         with self._lock:
             self._database.close()
 
@@ -252,7 +252,7 @@ class RunReader:
         self.close()
 
     def _first_row(self, query: str, *parameters: float) -> tuple[float, Any] | None:
-        """The first row that a query finds: its time and its packed snapshot."""
+        """The first valid row that a query finds: its time and its compressed snapshot."""
         return next((row for row in self._query(query, *parameters) if isinstance(row[0], float)), None)
 
     def _query(self, query: str, *parameters: float) -> list[tuple[Any, ...]]:
@@ -270,7 +270,7 @@ _AT_OR_BEFORE_SQL = "SELECT time, data FROM snapshots WHERE time <= ? ORDER BY t
 
 
 def _unpack(row: tuple[float, Any]) -> Snapshot | None:
-    """The snapshot of a row; None where it is damaged."""
+    """The snapshot in a row; None if it is damaged."""
     try:
         return decode(Snapshot, zlib.decompress(row[1]))
     except (zlib.error, DataLossError, TypeError, ValueError):
@@ -286,7 +286,7 @@ def _damaged_error(path: str, reason: str) -> DataLossError:
 
 
 def _create(path: str) -> sqlite3.Connection:
-    """Open a file to write to; a new one where there is none."""
+    """Open a run file for writing; create it if it does not exist."""
     try:
         database = sqlite3.connect(path, check_same_thread=False)
         try:

@@ -1,7 +1,7 @@
-"""What a service looks like at one moment: the one answer that `status()`, the dashboard, the demo and the tests read.
+"""The state of a service at one moment, as `status()`, the dashboard, the demo and the tests read it.
 
-Counters only grow; rates are for the reader to compute from two snapshots. Times are seconds since the epoch by the
-dispatcher's clock, durations nanoseconds or seconds as the name says. All classes are frozen, keyword-only and plain
+Counters only grow; rates are computed from two snapshots. Times are seconds since the Unix epoch by the dispatcher's
+clock; durations are in nanoseconds or seconds, as the field's name says. All classes are frozen, keyword-only and plain
 data, and `VERSION` goes up when a field changes its meaning.
 """
 
@@ -19,8 +19,8 @@ class StageStatus:
     """One operation of a task's pipeline, summed over the workers of its job in `JobStatus.stages`.
 
     Attributes:
-        threads: How many call its function at present, as asked for or as `AUTOTUNE` found; 0 where no
-            `num_parallel_calls` was asked for, and the thread that pulls does it.
+        threads: The number of threads that call its function at present, as requested or as chosen by `AUTOTUNE`; 0
+            without `num_parallel_calls`, when the thread that reads from the operation calls it.
     """
 
     name: str
@@ -35,13 +35,13 @@ class StageStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorStatus:
-    """Where one trainer stands in one task's sequence.
+    """How far one trainer has read in one task's sequence.
 
     Attributes:
-        offset: The first element of the task's sequence that the trainer has not consumed.
-        lag: Newest produced element minus offset.
-        in_flight_ns: Time that something which had been sent to it was not consumed yet: if it waited meanwhile, that was
-            under way.
+        offset: Index of the first element of the task's sequence that the trainer has not consumed.
+        lag: Elements from `offset` up to the newest one produced.
+        in_flight_ns: Time in which the trainer had not consumed something already sent to it. If it waited during that
+            time, it waited for the transfer.
     """
 
     task_id: str
@@ -59,19 +59,19 @@ class TrainerStatus:
         trainer_id: The id given in `CrossTrainerCache`, else the client's own id.
         clients: Iterators that read under this id now.
         elements: Elements consumed so far.
-        hits: Elements that lay in the cache because another trainer had asked for them first.
+        hits: Elements that were in the cache already because another trainer had requested them first.
         misses: Elements that were produced for this trainer.
-        skipped: Elements that left the window before this trainer came to them.
-        lost: Elements and splits' worth of data announced as lost to this trainer with a worker.
-        wait_ns: Time its `next()` calls spent waiting for data.
-        decode_ns: Time that they spent making elements of what had arrived.
-        active_ns: Time since it began to read; what is neither waiting nor decoding is its own loop.
-        cursors: Where it stands, task by task.
+        skipped: Elements that were evicted from the window before this trainer read them.
+        lost: Elements and splits' worth of data reported as lost to this trainer with a worker.
+        wait_ns: Time that its `next()` calls spent waiting for data.
+        decode_ns: Time that its `next()` calls spent building elements from received data.
+        active_ns: Time since it began to read; all of it that is neither waiting nor decoding is its own loop.
+        cursors: How far it has read, task by task.
         spilled: Elements sent to it that came from a worker's disk.
-        lag_bytes: Bytes of what was produced and it has not consumed, over all tasks.
+        lag_bytes: Bytes of the elements that were produced and that it has not consumed, over all tasks.
         on_lag: What happens when it falls behind: "skip", "wait" or "spill"; empty without the cache.
-        rate: Elements a second that it consumes at present.
-        eviction_in_s: Seconds until it misses elements, at the present rates; 0 if it does not.
+        rate: Elements per second that it consumes at present.
+        eviction_in_s: Seconds until it misses elements, at the present rates; 0 if it will miss none.
     """
 
     trainer_id: str
@@ -103,14 +103,14 @@ class TaskStatus:
 
     Attributes:
         state: "pending" (not read yet), "running", "paused", "ended" (everything produced), "failed".
-        head: Number of elements produced so far; the index of the next.
-        tail: The first element that is still in memory.
+        head: Number of elements produced so far, which is the index of the next one.
+        tail: Index of the first element that is still in memory.
         window_bytes: Bytes of the elements in memory.
-        capacity_bytes: The most that it may hold.
-        evicted: Elements that were pushed out to make room.
-        spill_bytes: Bytes on disk, for trainers that lag behind and asked for it.
-        errors: Elements whose place is taken by an error.
-        compression: What its readers get by gRPC is compressed with, and why; empty as long as nobody does.
+        capacity_bytes: Maximum bytes of the elements in memory.
+        evicted: Elements that were evicted to make room.
+        spill_bytes: Bytes on disk, for trainers that fall behind with `on_lag="spill"`.
+        errors: Elements that were replaced by an error.
+        compression: The codec for readers that use gRPC, and why it was chosen; empty while there are none.
     """
 
     task_id: str
@@ -134,12 +134,12 @@ class LinkStatus:
 
     Attributes:
         transfer: "local" (by reference), "shared_memory" or "grpc".
-        reason: What this way was chosen for.
-        frame_slices: Frames and parts of frames that went this way.
-        fallbacks: Those of them that were large enough for shared memory and had no room there, so they went over its
-            socket instead: slower, and in memory of the client's own.
-        held_bytes: Shared memory that the client holds now: what it has not consumed, and views that it keeps.
-        fallback_reason: Why there was no room, the last time.
+        reason: Why this transfer was chosen.
+        frame_slices: Frame slices that were transferred.
+        fallbacks: Frame slices that were large enough for shared memory but found no room there, so that they were sent
+            over its socket instead: slower, and in the client's own memory.
+        held_bytes: Shared memory that the client holds now: elements not consumed yet, and views that it keeps.
+        fallback_reason: Why there was no room at the last fallback.
     """
 
     task_id: str
@@ -159,11 +159,11 @@ class SplitStatus:
     """One split provider of a DYNAMIC iteration, in its present repetition.
 
     Attributes:
-        source: What is split, as in `range` or `list_files`.
+        source: The operation that is split, such as `range` or `list_files`.
         total: Splits of one repetition.
         done: Splits whose elements have been consumed.
-        in_hand: Splits given to a task and not done yet.
-        lost: Splits that died with their worker, over all repetitions.
+        in_hand: Splits assigned to a task and not done yet.
+        lost: Splits that were lost with their worker, over all repetitions.
     """
 
     source: str
@@ -176,16 +176,17 @@ class SplitStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantStatus:
-    """A run of consecutive splits that was given to a task at once.
+    """A run of consecutive splits that was assigned to a task at once.
 
     Attributes:
-        provider: Which split provider of the job, as its place in `JobStatus.splits`.
-        first: The first split of the run; `end` is the one behind its last.
-        state: "in hand", "done" (all its elements are consumed), "moved" (another worker takes it over), "lost" (its
-            worker took it along) or "dropped" (its pass was given up).
-        granted_at: When, in seconds since the epoch.
-        ended_at: When it was done, moved, lost or dropped; 0 while it is in hand.
-        reassigned: Whether some of it had been given before, and was moved or lost.
+        provider: The split provider, as an index into `JobStatus.splits`.
+        first: Index of the first split of the run.
+        end: Index after the last split of the run.
+        state: "in hand", "done" (all its elements are consumed), "moved" (another worker takes it over), "lost" (with
+            its worker) or "dropped" (its iteration was given up).
+        granted_at: When the splits were assigned, in seconds since the Unix epoch.
+        ended_at: When the run was done, moved, lost or dropped; 0 while it is in hand.
+        reassigned: Whether some of the splits had been assigned before, and were moved or lost.
     """
 
     worker: str
@@ -206,9 +207,9 @@ class ShardStatus:
     """One worker's share of an iteration in a static mode (FILE, DATA, FILE_OR_DATA, HINT).
 
     Attributes:
-        state: "never begun" (its worker has not come), "running", "ended", or "lost" (its worker is gone, and
-            another one is to take it over).
-        worker: Who produces it now; empty where nobody does.
+        state: "never begun" (its worker has not joined), "running", "ended", or "lost" (its worker is gone, and another
+            one will take it over).
+        worker: The worker that produces it now; empty if none does.
     """
 
     shard: int
@@ -221,10 +222,10 @@ class ConsumerStatus:
     """One consumer of a coordinated read.
 
     Attributes:
-        state: "reading", "joining" (it has come and does not know yet where it begins), or "absent".
-        client_id: The client that it is, or was; empty if none has come.
-        round: The next round that it will take, as it last said.
-        last_change_age_s: Seconds since it took a round, came or went.
+        state: "reading", "joining" (connected, but its first round is not determined yet), or "absent".
+        client_id: Its present or last client; empty if none has joined.
+        round: The next round that it will take, by its last report.
+        last_change_age_s: Seconds since it last took a round, joined or left.
     """
 
     index: int
@@ -236,15 +237,15 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsStatus:
-    """How far a coordinated read is.
+    """The progress of a coordinated read.
 
     Attributes:
         round: The first round that not all consumers have taken.
-        workers: Whose tasks give rounds, in their order.
-        consumers: All of them, by index.
-        halted: Whether consumers stand still until all have agreed on who gives rounds from now on.
-        dropped: Rounds that a worker had begun to hand out and took with it, for not all consumers had them.
-        waits_for: What the next round waits for, in words; empty where nobody holds it up.
+        workers: The workers whose tasks provide rounds, in this order.
+        consumers: All consumers, by index.
+        halted: Whether all consumers pause until they agree on the workers that provide the next rounds.
+        dropped: Rounds that were lost with a worker after some, but not all, consumers had taken them.
+        waits_for: What the next round waits for, in words; empty if it waits for nothing.
     """
 
     round: int
@@ -260,21 +261,21 @@ class JobStatus:
     """One job and its newest iteration.
 
     Attributes:
-        name: The job's name, as in "train"; of one that is read by dataset id, as in "images/train"; of an anonymous
-            job, a generated one.
-        pipeline: The operations, as in `list_files | map(decode) | batch(32)`.
-        mode: The name of a `ShardingPolicy`, as in "DYNAMIC".
-        cached: Whether its readers share through the cross-trainer cache.
-        iteration: The number of the newest iteration; 0 is the first pass.
-        state: "running", "paused", "finished" (the newest iteration is), or "idle" (nobody reads).
+        name: The job's name, such as "train"; "images/train" for a job that is read by dataset id; a generated name
+            for an anonymous job.
+        pipeline: The operations, such as `list_files | map(decode) | batch(32)`.
+        mode: The name of a `ShardingPolicy`, such as "DYNAMIC".
+        cached: Whether its readers share elements through the cross-trainer cache.
+        iteration: The number of the newest iteration, counted from 0.
+        state: "running", "paused", "finished" (the newest iteration has ended), or "idle" (no readers).
         produced: Elements that all tasks produced, over all iterations.
         consumed: Elements that all readers consumed, over all iterations.
-        splits: Of the newest iteration, in the mode DYNAMIC.
-        shards: Of the newest iteration, in the static modes.
-        paused_by: Who paused it, for people; empty while it goes on.
-        grants: The newest runs of splits that were given to tasks, in the mode DYNAMIC; the oldest first.
-        rounds: Of the newest iteration, in a coordinated read; else None.
-        links: How its clients get their elements, task by task.
+        splits: The split providers of the newest iteration, in the mode DYNAMIC.
+        shards: The shards of the newest iteration, in the static modes.
+        paused_by: The name of the user or program that paused it; empty while it is not paused.
+        grants: The newest runs of splits that were assigned to tasks, in the mode DYNAMIC; the oldest first.
+        rounds: The rounds of the newest iteration, in a coordinated read; else None.
+        links: The transfer of each client and task.
     """
 
     name: str
@@ -301,12 +302,12 @@ class JobStatus:
 
     @property
     def elements_produced(self) -> int:
-        """Elements that went through the pipeline once; the same as `produced`."""
+        """Elements that the pipeline produced, each counted once; the same as `produced`."""
         return self.produced
 
     @checked(trainer_id=text)
     def trainer(self, trainer_id: str) -> TrainerStatus | None:
-        """The trainer of that id, if it has read."""
+        """The trainer with that id; None if it has not read this job."""
         return next((trainer for trainer in self.trainers if trainer.trainer_id == trainer_id), None)
 
 
@@ -315,22 +316,21 @@ class WorkerStatus:
     """One worker.
 
     Attributes:
-        name: "w0", "w1" and so on, in the order of arrival.
+        name: "w0", "w1" and so on, in the order in which workers join.
         state: "running" or "draining"; lost workers are in the events.
         isolation: "thread" (in the process that started the service) or "process".
         busy_ns: Time that its pipelines spent working, summed over tasks.
         cache_bytes: Bytes of elements that it holds now, over all tasks.
-        heartbeat_age_s: Seconds since it last reported.
-        stderr: The last lines of its standard error, if it is a process that the service started; what user code
-            prints there goes to it as well.
-        clock_ns: By its own monotonic clock, when its counters had these values.
-        late_ns: By how much a thread of it was late that had asked to be woken, all in all: where the interpreter or
-            the processor is taken up by others. Measured in thread workers alone.
-        latency_samples: How often that was measured.
-        cpu_ns: Processor time of its process, which thread workers share with others.
-        cpus: Processors that it may use; 0 where that is not known.
-        idle_ns: Time that those processors had nothing to do, summed over them, whoever else uses them; 0 where that is
-            not known.
+        heartbeat_age_s: Seconds since its last report.
+        stderr: The last lines of its standard error, including the output of user code, if the service started it as a
+            process.
+        clock_ns: When its counters had these values, by its own monotonic clock.
+        late_ns: Total delay with which a sleeping thread of it woke up too late, because others used the GIL or the
+            CPU. Measured in thread workers only.
+        latency_samples: How often that delay was measured.
+        cpu_ns: CPU time of its process, which thread workers share with others.
+        cpus: The number of CPUs that it may use; 0 if unknown.
+        idle_ns: Idle time of those CPUs, summed over them, whichever processes use them; 0 if unknown.
     """
 
     name: str
@@ -361,7 +361,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStatus:
-    """Something that happened, in words; `level` is "info" or "warning"."""
+    """An event of the service, in words; `level` is "info" or "warning"."""
 
     time: float
     level: str
@@ -373,10 +373,10 @@ class OlderJobs:
     """Totals of the finished jobs that are no longer shown one by one.
 
     Attributes:
-        jobs: How many there are.
+        jobs: The number of these jobs.
         produced: Elements that all of them produced.
         consumed: Elements that their readers consumed.
-        lost_splits: Splits that died with their workers.
+        lost_splits: Splits that were lost with their workers.
     """
 
     jobs: int = 0
@@ -391,11 +391,11 @@ class Snapshot:
 
     Attributes:
         seq: Goes up by one with each snapshot of one dispatcher.
-        time: Seconds since the epoch, by the dispatcher's clock.
-        target: Where the service listens, as in `grpc://127.0.0.1:5050`.
-        jobs: Those that are read, and the newest hundred of those that nobody reads.
-        older: Totals of the finished jobs before these. One that is read again is among `jobs` again.
-        scalable: Whether the service starts its workers itself, so that it can be told to have more or fewer.
+        time: Seconds since the Unix epoch, by the dispatcher's clock.
+        target: The address of the service, such as `grpc://127.0.0.1:5050`.
+        jobs: The jobs with readers, and the newest hundred of those without.
+        older: Totals of the finished jobs before these. A job that is read again returns to `jobs`.
+        scalable: Whether the service starts its workers itself, so that their number can be changed.
     """
 
     version: int
@@ -412,12 +412,12 @@ class Snapshot:
 
     @property
     def job_count(self) -> int:
-        """How many jobs the service knows, those included that are only in the totals."""
+        """The number of jobs that the service knows, including those that are only in the totals."""
         return len(self.jobs) + (self.older.jobs if self.older is not None else 0)
 
     @checked(name=text)
     def job(self, name: str) -> JobStatus | None:
-        """The job of that name, or the only one that has it within its dataset id; None if there is none."""
+        """The job of that name, else the only job that has the name within its dataset id; None if there is none."""
         found = [job for job in self.jobs if job.name == name]
         within = [job for job in self.jobs if job.name == qualified_job_name(job.dataset_id, name)]
         return found[0] if found else within[0] if len(within) == 1 else None

@@ -1,12 +1,12 @@
-"""What limits a job, in sentences with numbers, and what to change: the words of the card, the page and the report.
+"""Verdicts: what limits a job, in sentences with numbers, and what to change; for the card, the page and the report.
 
-Theory of operation. Two snapshots a few seconds apart tell what each reader did with its time: it waited, it made
-elements of what had come, or it was in its own loop. Where no reader waits for long the input is no matter. Where one
-does, the causes are looked for in the order in which one hides the next: nobody works; another trainer holds the
-window; the interpreter is held; another consumer of the round is slow; the link is full; the reader's own decoding; one
-worker behind the others; workers at their limit, by one operation or by all, and perhaps the processors too; workers
-that are not asked in time. The first that shows is the verdict. What trainers lose, or will lose soon, is told beside
-it, since it costs data and not time.
+Theory of operation. Two snapshots a few seconds apart show how each reader spent its time: waiting, building elements
+from received data, or in its own loop. If no reader waits for long, the job is not input-bound. If one does, the
+possible causes are checked in the order in which one hides the next: no workers; another trainer holds the window; GIL
+contention; another consumer of the round is slow; the network; the reader's own decoding; one worker slower than the
+others; saturated workers, by one operation or by all, and perhaps the CPUs too; the overhead of requesting and
+transferring elements. The first that applies is the verdict. Elements that trainers lose, or will lose soon, get a
+verdict of their own, because they cost data and not time.
 
 Pure: no clock, no service.
 """
@@ -31,21 +31,23 @@ from dsnb.monitor.rates import rates
 from dsnb.monitor.snapshot import Snapshot, TrainerStatus
 
 MIN_SPAN_S = 1.0
-"""Two snapshots that are nearer to one another tell nothing reliable."""
+"""Minimum seconds between two snapshots; rates over a shorter time are not reliable."""
 
 _WARN_BEFORE_LOSS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One sentence or two about a job, with the remedy.
+    """One or two sentences about a job, with the remedy.
 
     Attributes:
         level: "good" (nothing to do), "warn" or "bad".
         cause: "none", "paused", "no workers", "holder", "interpreter", "consumer", "link", "client", "worker",
             "operation", "workers", "processors", "demand", "window" or "loss".
-        subject: The trainer, worker or operation that it is about; empty where it is the job.
-        remedy: What to change; empty where nothing needs to be.
+        job: The name of the job.
+        text: What limits the job, or that nothing does.
+        subject: The trainer, worker or operation that it is about; empty if it is about the job.
+        remedy: What to change; empty if nothing needs to change.
 
     Example:
         >>> print(Verdict(level="bad", cause="link", job="train", text="The link is full.", remedy="Compress."))
@@ -64,7 +66,12 @@ class Verdict:
 
 
 def verdicts(before: Snapshot, after: Snapshot) -> tuple[Verdict, ...]:
-    """What can be said of each job that is read, from two snapshots of one run, the older first; the worst first."""
+    """The verdicts on all jobs with readers, the worst first.
+
+    Args:
+        before: The older snapshot.
+        after: The newer snapshot of the same run.
+    """
     between = rates(before, after)
     if between.span_s < MIN_SPAN_S:
         return ()
@@ -89,7 +96,7 @@ def _job_verdicts(evidence: Evidence) -> Iterator[Verdict]:
         )
         return
     yield from _loss_verdicts(evidence)
-    # Who came between the two snapshots has only begun: what it waited for is the start of a pipeline.
+    # Ignore readers that joined between the two snapshots: they waited for the pipeline to start.
     known = {trainer.trainer_id for trainer in evidence.job_before.trainers}
     reading = [
         t for t in job.trainers if t.trainer_id in known and evidence.trainer_rates(t).active_s >= MIN_SPAN_S / 2
@@ -109,7 +116,7 @@ def _job_verdicts(evidence: Evidence) -> Iterator[Verdict]:
 
 
 def _input_verdict(evidence: Evidence) -> Verdict:
-    """Whether the job is held up by its input, and by what."""
+    """Whether the job is input-bound, and the cause."""
     assert evidence.waiting_reader is not None
     level = wait_level(evidence.wait_share)
     if level == "good":
@@ -131,7 +138,8 @@ def _bottleneck_verdict(evidence: Evidence, level: str, condition: str, cause: C
         level=level,
         cause=cause.cause,
         job=evidence.job.name,
-        text=f"Job {evidence.job.name!r} {condition}: {reader_label(evidence, evidence.waiting_reader)} waits {format_share(evidence.wait_share)} of its time. "
+        text=f"Job {evidence.job.name!r} {condition}: {reader_label(evidence, evidence.waiting_reader)} waits "
+        f"{format_share(evidence.wait_share)} of its time. "
         f"{cause.text}",
         remedy=cause.remedy,
         subject=cause.subject,
@@ -141,9 +149,13 @@ def _bottleneck_verdict(evidence: Evidence, level: str, condition: str, cause: C
 def _not_input_bound_verdict(evidence: Evidence) -> Verdict:
     assert evidence.waiting_reader is not None
     own = max((evidence.trainer_rates(trainer).own_loop_share or 0.0 for trainer in evidence.job.trainers), default=0.0)
-    text = f"Job {evidence.job.name!r} is not input-bound: {reader_label(evidence, evidence.waiting_reader)} waits {format_share(evidence.wait_share)} of its time"
+    text = (
+        f"Job {evidence.job.name!r} is not input-bound: {reader_label(evidence, evidence.waiting_reader)} waits "
+        f"{format_share(evidence.wait_share)} of its time"
+    )
     loop = (
-        f" and spends {format_share(own)} in its own loop, at {format_rate(evidence.trainer_rates(evidence.waiting_reader).consumed)}"
+        f" and spends {format_share(own)} in its own loop, at "
+        f"{format_rate(evidence.trainer_rates(evidence.waiting_reader).consumed)}"
         if own > SATURATED_SHARE
         else ""
     )
@@ -185,9 +197,9 @@ def _skipping_verdict(evidence: Evidence, trainer: TrainerStatus, skipped: float
         cause="window",
         job=evidence.job.name,
         subject=trainer.trainer_id,
-        text=f"Trainer {trainer.trainer_id!r} loses {format_rate(skipped)} of job {evidence.job.name!r} ({format_count(trainer.skipped)} "
-        f"so far): it takes {format_rate(evidence.trainer_rates(trainer).consumed)} of {format_rate(evidence.job_rates.produced)}, and the window keeps "
-        f"{_window_text(evidence)}.",
+        text=f"Trainer {trainer.trainer_id!r} loses {format_rate(skipped)} of job {evidence.job.name!r} "
+        f"({format_count(trainer.skipped)} so far): it takes {format_rate(evidence.trainer_rates(trainer).consumed)} "
+        f"of {format_rate(evidence.job_rates.produced)}, and the window keeps {_window_text(evidence)}.",
         remedy='Let nothing be lost with CrossTrainerCache(on_lag="wait") or "spill", give it a job of its own, or, if '
         "it only pauses now and then, a larger window: start(cross_trainer_cache_size_bytes=...).",
     )
@@ -199,14 +211,15 @@ def _will_skip_verdict(evidence: Evidence, trainer: TrainerStatus) -> Verdict:
         cause="window",
         job=evidence.job.name,
         subject=trainer.trainer_id,
-        text=f"Trainer {trainer.trainer_id!r} of job {evidence.job.name!r} is {format_count(trainer.lag)} elements behind and "
-        f"will begin to lose data in {format_duration(trainer.eviction_in_s)}: the window keeps {_window_text(evidence)}.",
+        text=f"Trainer {trainer.trainer_id!r} of job {evidence.job.name!r} is {format_count(trainer.lag)} elements "
+        f"behind and will begin to lose data in {format_duration(trainer.eviction_in_s)}: the window keeps "
+        f"{_window_text(evidence)}.",
         remedy='CrossTrainerCache(on_lag="wait") or "spill" loses nothing; a larger window gives it more time.',
     )
 
 
 def _window_text(evidence: Evidence) -> str:
-    """What the windows of a job hold, in bytes, elements and time."""
+    """The contents of a job's windows as text, in elements, bytes and seconds."""
     tasks = [task for task in evidence.job.tasks if task.capacity_bytes]
     elements = sum(task.head - task.tail for task in tasks)
     made = evidence.job_rates.produced

@@ -1,4 +1,4 @@
-"""Watching a service from another process or thread: a stream of snapshots that ends when it is told to."""
+"""Watching a service from another process or thread: single snapshots, and a stream of them that can be stopped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dsnb.wire.stopped_services import refuse_stopped
 
 
 def fetch_snapshot(target: str, token: str | None, timeout: float = 5.0) -> Snapshot:
-    """The service at this moment.
+    """Get a snapshot of the service.
 
     Raises:
-        UnavailableError: nobody answers.
+        UnavailableError: the service does not answer.
         PermissionDeniedError: the token is missing or wrong.
     """
     refuse_stopped(target)
@@ -29,10 +29,10 @@ def fetch_snapshot(target: str, token: str | None, timeout: float = 5.0) -> Snap
 
 
 def watch_snapshots(target: str, token: str | None, interval_s: float, stop: threading.Event) -> Iterator[Snapshot]:
-    """Snapshots, one about every `interval_s` seconds, until `stop` is set or the iterator is dropped.
+    """Yield a snapshot about every `interval_s` seconds, until `stop` is set or the iterator is dropped.
 
     Raises:
-        UnavailableError: the connection broke, or nobody answers.
+        UnavailableError: the connection broke, or the service does not answer.
         PermissionDeniedError: the token is missing or wrong.
     """
     channel = open_channel(target, token)

@@ -1,4 +1,4 @@
-"""A dispatcher of this process and its workers, threads or processes: what `start` starts and `scale` changes."""
+"""`Cluster`: a dispatcher in this process with its workers, as threads or processes. `start` and `scale` control it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _RESTART_WINDOW_S = 60.0
 
 
 class Cluster:
-    """Runs until `stop`, or until the interpreter ends.
+    """A dispatcher and its workers. Runs until `stop` or until the interpreter exits.
 
     Args:
-        name: The service's name; its connection file is written.
-        settings: Addresses and sizes.
-        on_stop: Called once when it stops.
-        prestarted: Processes that wait to become its first workers.
+        name: The service's name; a connection file is written under it.
+        settings: Addresses, sizes and the kind of workers.
+        on_stop: Called once, when the cluster stops.
+        prestarted: Idle worker processes; they become the first workers.
 
     Raises:
-        AlreadyExistsError: another process has the name, or the port is taken.
+        AlreadyExistsError: another process uses the name, or the port is taken.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Cluster:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped."""
+        """Whether `stop` has been called."""
         return self._stop_once.requested.is_set()
 
     def scale(self, count: int) -> None:
-        """Start or stop workers until there are `count`; those that go finish what they have."""
+        """Start or stop workers until there are `count`. A leaving worker finishes its splits first."""
         with self._scale_lock:
             started = self._start_workers(count - len(self.workers))
             with self._lock:
-                if self.stopped:  # by another thread, which does not know these
+                if self.stopped:  # stop() ran in another thread meanwhile; it did not see the workers started here
                     _stop_workers(started)
                     return
                 self.workers += started
@@ -94,10 +94,11 @@ class Cluster:
                     target=self._drain_and_stop, args=(leaving,), name="dsnb-drain", daemon=True
                 )
                 drain_thread.start()
-                drain_thread.join(_DRAIN_WAIT_S)  # their readers may be in this very thread: it must not wait for ever
+                # The calling thread may itself be the client that these workers wait for: do not wait for ever.
+                drain_thread.join(_DRAIN_WAIT_S)
 
     def stop(self) -> None:
-        """Stop everything; a second call only waits for the first."""
+        """Stop the workers and the dispatcher; a second call only waits for the first."""
         self._stop_once.run(self._stop)
 
     def _stop(self) -> None:
@@ -114,10 +115,10 @@ class Cluster:
     # ---- workers
 
     def _start_workers(self, count: int) -> list[WorkerServer | WorkerProcess]:
-        """Start so many, all at once where they are processes, and wait until they serve."""
+        """Start `count` workers (processes in parallel) and wait until all serve; on an error, stop them again."""
         started: list[WorkerServer | WorkerProcess] = []
         try:
-            while len(started) < count:  # one by one, so that what goes wrong finds those before it
+            while len(started) < count:  # append one at a time, so that the error path stops those already started
                 started.append(self._new_process() if self.settings.isolation == "process" else self._new_thread())
             for worker in started:
                 if isinstance(worker, WorkerProcess):
@@ -146,7 +147,7 @@ class Cluster:
         return process
 
     def _drain_and_stop(self, workers: Sequence[WorkerServer | WorkerProcess]) -> None:
-        """Let workers finish what they have, however long their readers take, and stop them."""
+        """Wait until the workers have delivered what they hold, however long clients take; then stop them."""
         for worker in workers:
             worker.drain()
         while not self.stopped and not all(worker.idle for worker in workers):
@@ -159,13 +160,13 @@ class Cluster:
             self._draining = [worker for worker in self._draining if worker not in workers]
 
     def stderr_of(self, uid: str) -> tuple[str, ...]:
-        """The last lines that a worker of that uid wrote to its standard error; none of one that is no process."""
+        """Return the last lines of standard error of the worker process with that uid; empty for a thread worker."""
         with self._lock:
             workers = list(self.workers)
         return next((w.stderr for w in workers if isinstance(w, WorkerProcess) and w.uid == uid), ())
 
     def release_worker(self, uid: str, *, at_once: bool) -> None:
-        """Do without a worker, which is to finish what it has unless it goes `at_once`."""
+        """Remove a worker. It first finishes its splits, unless `at_once`. Unknown uids are ignored."""
         with self._lock:
             leaving = [worker for worker in self.workers if worker.uid == uid]
             self.workers = [worker for worker in self.workers if worker.uid != uid]
@@ -177,17 +178,18 @@ class Cluster:
     # ---- deaths
 
     def _handle_worker_death(self, process: WorkerProcess) -> None:
-        """Tell the readers of a worker that died, and put another in its place, unless too many died of late."""
+        """Report a dead worker process to the dispatcher, and start a replacement if the restart budget allows it."""
         if self.stopped:
             return
         self.dispatcher.worker_died(process.uid, process.exit_reason())
+        # Under the lock, so that stop() either finds the replacement in `workers` or prevents it.
         with self._lock:
             if self.stopped or process not in self.workers:
                 return
             index = self.workers.index(process)
             replaced = self._restart_budget.try_spend(time.monotonic())
-            # The next one has the name of the one that died: to its readers it is that worker, come back.
-            # A process that died before it told its name has none.
+            # The replacement keeps the dead worker's name: clients treat it as that worker, restarted.
+            # A process that died before it reported its name has none.
             self.workers[index : index + 1] = [self._new_process(process.name or None)] if replaced else []
         self._announce_replacement(process.name or "that had just begun", replaced=replaced)
 
@@ -204,7 +206,7 @@ class Cluster:
 
 
 def _stop_workers(workers: Sequence[WorkerServer | WorkerProcess]) -> None:
-    """Stop workers; all together wait no longer than one for user code that does not return."""
+    """Stop workers. Thread workers share one deadline for user code that does not return."""
     for worker in workers:
         if isinstance(worker, WorkerProcess):
             worker.ask_to_stop()

@@ -1,4 +1,4 @@
-"""`connect`: attach to a service that runs, in this process or another."""
+"""`connect`: attach to a running service, of this process or another."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def _service(name: str, value: Any) -> str:
 
 @checked(service=optional(_service), token=optional(token_rule))
 def connect(service: str | DataService | None = None, token: str | None = None) -> DataService:
-    """Attach to a service that runs, in this process or another; it is never stopped by this object.
+    """Attach to a running service, of this process or another. The returned object never stops it.
 
     Args:
-        service: Its name or its target; None for the only one of this user on this host.
-        token: Its token; None to find it (this user's connection files, then `DSNB_TOKEN`).
+        service: The service's name or address; None for the only one of this user on this host.
+        token: The service's token; None to look it up in this user's connection files, then in `DSNB_TOKEN`.
 
     Raises:
-        NotFoundError: none runs, none fits, or several run and none was named.
-        UnavailableError: nobody answers at the target.
+        NotFoundError: no service runs, none has that name, or several run and none was named.
+        UnavailableError: nothing answers at the address.
         PermissionDeniedError: the token is missing or wrong.
 
     Example:
@@ -35,7 +35,7 @@ def connect(service: str | DataService | None = None, token: str | None = None) 
         ...     dsnb.connect("shared").target == svc.target
         True
     """
-    assert not isinstance(service, DataService)  # by its rule
+    assert not isinstance(service, DataService)  # the `_service` check has replaced it by its target
     found = discovery.resolve(service)
     known = token if token is not None else found.token or None
     try:

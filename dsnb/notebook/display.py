@@ -1,4 +1,4 @@
-"""How a service looks in a cell: a stable text, HTML that needs no style or script, the dashboard's frame."""
+"""How a service is displayed in a cell: HTML without styles or scripts, and the frame that embeds the dashboard."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _BAR_WIDTH = 10
 
 
 def service_title(name: str, target: str) -> str:
-    """Which service, and where."""
+    """The service's name and address, as HTML."""
     return f"<b>dsnb</b> service <code>{escape(name)}</code> at <code>{escape(target)}</code>"
 
 
 def summary(snapshot: Snapshot) -> str:
-    """One line of how the service is."""
+    """One line about the state of the service: workers, jobs, skipped elements, lost splits."""
     read = [job for job in snapshot.jobs if job.state == "running"]
     parts = [plural(len(snapshot.workers), "worker"), f"{len(read)} of {snapshot.job_count:,} jobs running"]
     skipped = sum(trainer.skipped for job in snapshot.jobs for trainer in job.trainers)
@@ -40,32 +40,32 @@ def summary(snapshot: Snapshot) -> str:
 
 
 def tables(snapshot: Snapshot) -> str:
-    """Workers and jobs as they are now."""
+    """The current workers and the newest jobs, as HTML tables."""
     return _workers(snapshot) + "".join(map(_job, snapshot.jobs[-1 : -_MAX_JOBS - 1 : -1])) + _older(snapshot)
 
 
 def verdicts_html(found: Iterable[Verdict]) -> str:
-    """What limits each job, and what to change."""
+    """Each verdict with its remedy, as HTML paragraphs."""
     return "".join(f"<p>{LEVEL_SIGNS[one.level]} <b>{escape(one.text)}</b> {escape(one.remedy)}</p>" for one in found)
 
 
 def unreachable_html(reason: str) -> str:
-    """What to show of a service that does not answer."""
+    """HTML for a service that does not answer."""
     return f": <b>not reachable</b><br><code>{escape(reason)}</code>"
 
 
 def error_html(error: DsnbError) -> str:
-    """An error in one line."""
+    """An error and its hint in one line of HTML."""
     return escape(" – ".join(part for part in (error.what, error.hint) if part))
 
 
 def dashboard_links(url: str) -> str:
-    """The dashboard's address, and the one through Jupyter where that differs."""
+    """Links to the dashboard: its address, and the one through Jupyter if that differs."""
     browser_url = _browser_url(url)
     first = f'<a href="{escape(browser_url, quote=True)}" target="_blank">open the dashboard</a>'
     if browser_url != url:
         return f'{first} (<a href="{escape(url, quote=True)}" target="_blank">on the kernel\'s machine</a>)'
-    # Whether Jupyter itself is reached through another machine is known to the browser alone.
+    # Only the browser knows whether Jupyter itself is reached through another machine, so offer both links.
     port, _, path = url.rpartition(":")[2].partition("/")
     through = escape(f"/proxy/{port}/{path}", quote=True)
     return f'{first} (<a href="{through}" target="_blank">through Jupyter</a>)'
@@ -102,7 +102,7 @@ def _job(job: JobStatus) -> str:
 
 
 def _wait_bar(trainer: TrainerStatus) -> str:
-    """The share of its time that a trainer waited, as a bar of text: no style sheet or script reaches everywhere."""
+    """The share of time that a trainer waits, as a text bar: not every front end keeps style sheets or scripts."""
     if not trainer.active_ns:
         return "–"
     part = min(1.0, trainer.wait_ns / trainer.active_ns)
@@ -111,10 +111,10 @@ def _wait_bar(trainer: TrainerStatus) -> str:
 
 
 class LazyDashboard:
-    """The dashboard of one service in this process, served from when somebody first asks for it.
+    """The dashboard of one service; its server starts at the first call of `url`.
 
     Attributes:
-        feed: What its pages and the card show; follows the service from when one of them is first looked at.
+        feed: The snapshots that the dashboard's pages and the card show; follows the service once one of them is shown.
     """
 
     def __init__(self, target: str, token: str | None) -> None:
@@ -124,7 +124,7 @@ class LazyDashboard:
         self._lock = threading.RLock()
 
     def url(self) -> str:
-        """Its address; begins to serve it."""
+        """Start to serve the dashboard if needed, and return its address."""
         from dsnb.dashboard.server import start_in_thread  # panel takes a second to import, and few calls need it
 
         with self._lock:
@@ -133,7 +133,7 @@ class LazyDashboard:
             return self._server.url
 
     def stop(self) -> None:
-        """Serve it no longer, and follow the service no longer; the second call does nothing."""
+        """Stop the server and the feed; a second call does nothing."""
         self.feed.stop()
         with self._lock:
             server, self._server = self._server, None
@@ -142,7 +142,7 @@ class LazyDashboard:
 
 
 class DashboardFrame:
-    """The dashboard in a page: a frame where there is a browser, the address elsewhere."""
+    """Displays the dashboard: an inline frame in a notebook."""
 
     def __init__(self, url: str, height: int) -> None:
         self.url = url
@@ -160,7 +160,7 @@ class DashboardFrame:
 
 
 def dashboard_frame(url: str, height: int) -> Any:
-    """The frame for a dashboard that is served at `url`; behind a Jupyter proxy, with the proxy's address."""
+    """The inline frame for a dashboard served at `url`; `DSNB_DASHBOARD_URL` or JupyterHub's proxy may change it."""
     return DashboardFrame(_browser_url(url), height)
 
 

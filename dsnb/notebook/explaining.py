@@ -1,4 +1,4 @@
-"""What limits the jobs of a service, as a cell shows it."""
+"""`DataService.explain`: the verdicts on a service's jobs, as a cell shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_VERDICT_TEXT = "No job was read long enough to say anything of it."
 
 
 class Explanation(tuple[Verdict, ...]):
-    """Verdicts, the worst first, that read as sentences.
+    """Verdicts as a tuple, the worst first, that prints as sentences.
 
     Example:
         >>> Explanation()
@@ -30,7 +30,7 @@ class Explanation(tuple[Verdict, ...]):
 
 
 def explain_over(status: Callable[[], Snapshot], seconds: float) -> Explanation:
-    """Look at a service twice, so many seconds apart, and say what happened between."""
+    """Take two snapshots of a service, `seconds` apart, and return the verdicts on what happened in between."""
     before = status()
     time.sleep(seconds)
     return Explanation(verdicts(before, status()))

@@ -1,4 +1,4 @@
-"""A progress bar for a loop that reads, where somebody asks for one."""
+"""`progress`: a progress bar for a loop over a dataset."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ def _iterable(name: str, value: Any) -> Any:
 
 @checked(elements=_iterable, options=anything)
 def progress(elements: Iterable[Any], **options: Any) -> Any:
-    """The same elements with a bar that tells how many came and how fast: in a cell a widget, elsewhere text.
+    """Wrap elements in a progress bar that shows count and rate: a widget in a notebook, text elsewhere.
 
     Args:
-        elements: A dataset, an iterator over one, or whatever else a loop reads. Of a dataset that knows its length,
-            the bar tells how far it is.
-        **options: For `tqdm.auto.tqdm`, as `desc="epoch 3"`, `unit="batch"` or `leave=False`.
+        elements: A dataset, an iterator over one, or any other iterable. For a dataset of known length, the bar also
+            shows the fraction done.
+        **options: Passed to `tqdm.auto.tqdm`, as in `desc="epoch 3"`, `unit="batch"` or `leave=False`.
 
     Returns:
-        A `tqdm`, to be looped over once; it has `set_postfix` and the like.
+        A `tqdm` to iterate once; it has `set_postfix` and its other methods.
 
     Raises:
         FailedPreconditionError: tqdm is not installed.
+        InvalidArgumentError: `elements` is not iterable, or tqdm rejects the options.
 
     Example:
         >>> import dsnb
@@ -49,7 +50,7 @@ def progress(elements: Iterable[Any], **options: Any) -> Any:
         )
     length = elements.cardinality() if isinstance(elements, Dataset) else -1
     known = {"total": length} if length >= 0 else {}
-    bar = import_module("tqdm.auto").tqdm  # it looks for the notebook when it is imported
+    bar = import_module("tqdm.auto").tqdm  # imported late: on import it detects whether a notebook runs
     try:
         return bar(elements, **{"unit": "element", **known, **options})
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The page about a run, from a file that kept it or from a look of a few seconds."""
+"""The HTML report of a run, from a recorded file or from a few seconds of sampling."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SAMPLES = 8
 
 
 def write_report(path: str | os.PathLike[str], snapshots: Sequence[Snapshot]) -> str:
-    """Write the page of a run; returns the path.
+    """Write the HTML report of a run and return its absolute path.
 
     Args:
-        path: Of the page.
-        snapshots: Of the run, the oldest first; at least one.
+        path: The HTML file to write.
+        snapshots: Snapshots of the run, the oldest first; at least one.
 
     Raises:
-        FailedPreconditionError: the page cannot be written.
+        FailedPreconditionError: the file cannot be written.
     """
     text = render_html_report(snapshots, _last_verdicts(snapshots))
     try:
@@ -41,10 +41,10 @@ def write_report(path: str | os.PathLike[str], snapshots: Sequence[Snapshot]) ->
 
 
 def read_recorded_run(path: str) -> list[Snapshot]:
-    """What a file kept of a run.
+    """Return all snapshots of a recorded run, the oldest first.
 
     Raises:
-        FailedPreconditionError: it is something else, or nothing was kept yet.
+        FailedPreconditionError: the file is not a recorded run, or has no snapshots yet.
         NotFoundError: there is no such file.
     """
     snapshots = _read_snapshots(path)
@@ -58,7 +58,7 @@ def read_recorded_run(path: str) -> list[Snapshot]:
 
 
 def recent_snapshots(path: str | None, status: Callable[[], Snapshot]) -> list[Snapshot]:
-    """A run until now: what a file has kept of it so far, if that is much, else a look of a few seconds."""
+    """Return the recorded snapshots and the current one; with fewer than two recorded, sample for two seconds."""
     before = _read_snapshots(path) if path is not None else []
     return [*before, status()] if len(before) > 1 else [*before, *_sample(status)]
 
@@ -77,7 +77,7 @@ def _sample(status: Callable[[], Snapshot]) -> list[Snapshot]:
 
 
 def _last_verdicts(snapshots: Sequence[Snapshot]) -> tuple[Verdict, ...]:
-    """The verdicts of the last moment of the run in which somebody read."""
+    """The verdicts at the last time in the run when a client was reading."""
     for at in range(len(snapshots) - 1, 0, -1):
         before = next((s for s in reversed(snapshots[:at]) if snapshots[at].time - s.time >= _SAMPLING_S / 2), None)
         if before is not None and (found := verdicts(before, snapshots[at])):

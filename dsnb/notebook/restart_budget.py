@@ -1,4 +1,4 @@
-"""How often a worker process that died is replaced: pure, the time comes in."""
+"""Limits how often dead worker processes are replaced. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import deque
 
 
 class RestartBudget:
-    """Allows so many replacements within any stretch of time, for all workers of a service together.
+    """Allows up to `limit` restarts within any `window_s` seconds, over all workers of a service.
 
-    A pipeline that crashes on one element takes a worker with it each time; without a bound it would do so for ever.
+    A pipeline that crashes on one element kills each worker that reaches it; without a limit, restarts would never end.
 
     Args:
-        limit: How many.
-        window_s: Seconds of the stretch.
+        limit: The maximum number of restarts.
+        window_s: The length of the sliding window, in seconds.
 
     Example:
-        >>> replacements = Replacements(limit=1, within_s=60.0)
-        >>> replacements.allow(now=0.0), replacements.allow(now=59.0), replacements.allow(now=61.0)
+        >>> budget = RestartBudget(limit=1, window_s=60.0)
+        >>> budget.try_spend(now=0.0), budget.try_spend(now=59.0), budget.try_spend(now=61.0)
         (True, False, True)
     """
 
@@ -26,7 +26,7 @@ class RestartBudget:
         self._restart_times: deque[float] = deque()
 
     def try_spend(self, now: float) -> bool:
-        """Whether one more may begin now; if so, it is counted."""
+        """Whether one more restart is allowed now; if so, it is counted."""
         while self._restart_times and now - self._restart_times[0] > self.window_s:
             self._restart_times.popleft()
         if len(self._restart_times) >= self.limit:
@@ -36,5 +36,5 @@ class RestartBudget:
 
     @property
     def recent(self) -> int:
-        """How many there were within the stretch that ended with the last question."""
+        """The number of restarts within the window that ended at the last `try_spend`."""
         return len(self._restart_times)

@@ -1,4 +1,4 @@
-"""`DataService`: a service as a cell touches it."""
+"""`DataService`: the handle that a notebook cell uses to control a service."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _HEIGHT = integer(1, 100_000, "pass a number of pixels, 1 to 100,000")
 
 
 class DataService:
-    """A data service: one that this process started, or one that it is connected to.
+    """A data service that this process started, or one that it is connected to.
 
-    Made by `dsnb.start` and `dsnb.connect`; usable wherever a `service` is asked for. May be used from any thread.
+    Returned by `dsnb.start` and `dsnb.connect`. Accepted wherever a `service` argument is. May be used from any thread.
 
     Attributes:
         name: The service's name.
-        target: Where it listens, as in "grpc://127.0.0.1:5050".
-        token: What callers must know; keep it to yourself. Empty where none was given or found: then it is looked up by
-            the address whenever a connection is made.
-        owned: Whether this process started it; only then `stop` stops it.
+        target: The address that it listens on, as in "grpc://127.0.0.1:5050".
+        token: The secret that callers must send; keep it private. Empty if none was given or found: each connection
+            then looks it up by address.
+        owned: Whether this process started the service; only then does `stop` stop it.
     """
 
     @checked(
@@ -79,27 +79,27 @@ class DataService:
 
     @property
     def owned(self) -> bool:
-        """Whether this process started the service, and `stop` stops it."""
+        """Whether this process started the service, so that `stop` stops it."""
         return self._cluster is not None
 
     @property
     def settings(self) -> ClusterSettings:
-        """What it was started with; the defaults for a service of another process."""
+        """The settings that the service was started with; the defaults if another process started it."""
         return self._cluster.settings if self._cluster is not None else ClusterSettings()
 
     @property
     def workers(self) -> int:
-        """The number of workers that it has now."""
+        """The current number of workers."""
         if self._cluster is not None:
             return len(self._cluster.workers)
         return len(self.status().workers)
 
     @checked()
     def status(self) -> Snapshot:
-        """What the service looks like now: workers, jobs, trainers, splits, with counters that only grow.
+        """Return a snapshot of the service: workers, jobs, trainers and splits, with counters that never decrease.
 
         Raises:
-            UnavailableError: it does not answer.
+            UnavailableError: the service does not answer.
         """
         self._check_running()
         return fetch_snapshot(self.target, self._token)
@@ -109,11 +109,11 @@ class DataService:
         """Wait until a condition on the status holds, and return that status.
 
         Args:
-            condition: What to wait for.
-            timeout: Seconds to wait at the most.
+            condition: Called with each snapshot; returns whether to stop waiting.
+            timeout: The maximum wait, in seconds.
 
         Raises:
-            DeadlineExceededError: it did not come to hold in time.
+            DeadlineExceededError: the condition did not hold within `timeout`.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -128,13 +128,13 @@ class DataService:
 
     @checked(seconds=_EXPLAIN_SECONDS)
     def explain(self, seconds: float = 2.0) -> Explanation:
-        """What limits the jobs that are read now, in sentences with numbers and remedies; the worst first.
+        """Explain what limits the jobs that are being read: sentences with numbers and remedies, the worst first.
 
         Args:
-            seconds: For how long to watch, 1 or more.
+            seconds: How long to observe the service; values below 1 count as 1.
 
         Returns:
-            A tuple of `Verdict`, which reads as text in a cell.
+            A tuple of `Verdict` that prints as text in a cell.
 
         Raises:
             UnavailableError: the service does not answer.
@@ -149,17 +149,18 @@ class DataService:
 
     @checked(path=path, every=_INTERVAL)
     def record(self, path: str | os.PathLike[str], every: float = 1.0) -> RunWriter:
-        """Keep what the dashboard shows in a file, until the service or what this returns is stopped.
+        """Save what the dashboard shows to a file, until the service or the returned writer is stopped.
 
         Args:
-            path: Of the file, an SQLite database; it can be read while it is written, by `dsnb.monitor.run_file`.
-            every: Seconds between two snapshots; the file holds some thousands, the older ones ever further apart.
+            path: The file, an SQLite database. `dsnb.monitor.run_file` can read it while it is being written.
+            every: Seconds between two snapshots, at least 0.1. The file keeps some thousands; in the older half of a
+                long run they are further apart.
 
         Returns:
-            The writer, with `stop()`; usable with `with`.
+            The writer, with `stop()`; also a context manager.
 
         Raises:
-            FailedPreconditionError: the file cannot be written, or is something else.
+            FailedPreconditionError: the file cannot be written, or it exists and holds something else.
 
         Example:
             >>> import dsnb, tempfile
@@ -176,18 +177,18 @@ class DataService:
 
     @checked(path=path)
     def report(self, path: str | os.PathLike[str]) -> str:
-        """Write one self-contained page about the run: verdicts, throughput, trainers, splits, workers, events.
+        """Write a self-contained HTML report of the run: verdicts, throughput, trainers, splits, workers, events.
 
-        Of all that `record` kept, if it was called; else of the next two seconds.
+        The report covers everything that `record` has saved; if `record` was not called, the next two seconds.
 
         Args:
-            path: Of the page, as in "run.html"; it needs no network.
+            path: The HTML file to write, as in "run.html". Viewing it needs no network.
 
         Returns:
-            The path of what was written.
+            The absolute path of the report.
 
         Raises:
-            FailedPreconditionError: it cannot be written.
+            FailedPreconditionError: the file cannot be written.
             UnavailableError: the service does not answer.
         """
         recorded_path = self._writers[-1].path if self._writers else None
@@ -195,12 +196,12 @@ class DataService:
 
     @checked(workers=worker_count)
     def scale(self, workers: int) -> None:
-        """Have this many workers. New ones join the jobs that run; DYNAMIC jobs lose nothing when one goes.
+        """Start or stop workers until there are `workers`. New workers join running jobs; DYNAMIC jobs lose no data.
 
         Args:
-            workers: 0 or more. A worker that goes finishes the splits it has, for as long as its readers take: this
-                call waits for that for 5 seconds, the rest happens in the background. Its pass of an OFF job ends
-                early, which its readers are told.
+            workers: 0 or more. A leaving worker finishes its splits first, however long its clients take to read
+                them: this call waits at most 5 seconds, the rest happens in the background. In a job with sharding
+                policy OFF its pass over the data ends early, and its clients are warned.
 
         Raises:
             FailedPreconditionError: the service does not start its workers itself.
@@ -214,16 +215,16 @@ class DataService:
 
     @checked(job_name=optional(text), dataset_id=optional(text))
     def forget(self, job_name: str | None = None, *, dataset_id: str | None = None) -> None:
-        """Drop a job that nobody reads, or a dataset and its jobs, so that the name is free.
+        """Delete a job that has no clients, or a dataset with its jobs, so that the name can be used again.
 
         Args:
-            job_name: A job's; its passes begin at 0 again.
-            dataset_id: A dataset's; `register_dataset` may give the id another pipeline then.
+            job_name: The job to delete; a new job of that name starts at epoch 0.
+            dataset_id: The dataset to delete; `register_dataset` may then register another pipeline under the id.
 
         Raises:
-            InvalidArgumentError: neither or both were given.
+            InvalidArgumentError: neither or both arguments were given.
             NotFoundError: there is no such job or dataset.
-            FailedPreconditionError: somebody reads it.
+            FailedPreconditionError: the job or dataset still has clients.
 
         Example:
             >>> import dsnb
@@ -252,20 +253,20 @@ class DataService:
 
     @checked(job_name=text, trainer_id=text)
     def evict(self, job_name: str, trainer_id: str) -> None:
-        """Keep nothing for a trainer of the cross-trainer cache any longer, and let nobody wait for it.
+        """Stop keeping elements for a trainer of the cross-trainer cache, and stop other trainers waiting for it.
 
-        If it reads on, it goes on with what is there, and what it missed is counted.
+        If the trainer reads again, it continues with what the window still holds; the elements it missed are counted.
 
         Raises:
-            NotFoundError: there is no such job, or it has no such trainer.
+            NotFoundError: there is no such job, or the job has no such trainer.
         """
         self._controls("evict").evict(job_name, trainer_id)
 
     @checked(job_name=text)
     def pause(self, job_name: str) -> None:
-        """Hand out nothing more of a job after what is in flight; its readers wait, without a deadline, for `resume`.
+        """Pause a job: elements in flight are still delivered, then its clients wait for `resume` without a deadline.
 
-        Nothing is lost by it. The status says "paused", and who begins to read the job is warned.
+        No data is lost. The status shows "paused", and a client that starts to read the job gets a warning.
 
         Raises:
             NotFoundError: there is no such job.
@@ -285,7 +286,7 @@ class DataService:
 
     @checked(job_name=text)
     def resume(self, job_name: str) -> None:
-        """Go on with a job that was paused.
+        """Continue a paused job.
 
         Raises:
             NotFoundError: there is no such job.
@@ -294,7 +295,7 @@ class DataService:
 
     @checked(job_name=text)
     def cancel(self, job_name: str) -> None:
-        """End a job: each of its readers gets a `CancelledError` that says who cancelled it, and its name is free.
+        """End a job: each of its clients gets a `CancelledError` that names who cancelled it; the name becomes free.
 
         Raises:
             NotFoundError: there is no such job.
@@ -303,10 +304,10 @@ class DataService:
 
     @checked(worker=text)
     def drain(self, worker: str) -> None:
-        """Have a worker finish what it has and leave; DYNAMIC jobs lose nothing by it.
+        """Have a worker finish its splits and leave. DYNAMIC jobs lose no data.
 
         Args:
-            worker: Its name, as in "w0", or its address.
+            worker: The worker's name, as in "w0", or its address.
 
         Raises:
             NotFoundError: there is no such worker.
@@ -315,10 +316,10 @@ class DataService:
 
     @checked(worker=text)
     def remove(self, worker: str) -> None:
-        """Do without a worker at once; what it had in hand is lost, counted and told to readers.
+        """Remove a worker immediately. Its unfinished work is lost; the loss is counted and reported to clients.
 
         Args:
-            worker: Its name, as in "w0", or its address.
+            worker: The worker's name, as in "w0", or its address.
 
         Raises:
             NotFoundError: there is no such worker.
@@ -331,26 +332,26 @@ class DataService:
 
     @checked(height=_HEIGHT)
     def dashboard(self, height: int = 760) -> Any:
-        """Show the dashboard: in a notebook as a frame in the page, elsewhere as its address.
+        """Show the dashboard: inline in a notebook, elsewhere as an address.
 
-        The page is served by a thread of this process and stays live while cells run.
+        A thread of this process serves the page, so it stays live while cells run.
 
         Args:
-            height: Of the frame, in pixels.
+            height: The height of the inline frame, in pixels.
         """
         return display.dashboard_frame(self.dashboard_url(), height)
 
     @checked()
     def dashboard_url(self) -> str:
-        """The dashboard's address; begins to serve it."""
+        """Start to serve the dashboard if needed, and return its address."""
         self._check_running()
         return self._dashboard.url()
 
     @checked()
     def stop(self) -> None:
-        """Stop the service and everything of it; of a service of another process, only what was opened here.
+        """Stop the service; if another process started it, only close what this object opened.
 
-        The second call does nothing, nor does one in a process that was forked from the service's.
+        A second call does nothing, and neither does a call in a process forked from the service's.
         """
         if not forks.in_forked_child():
             uninterrupted(self._stop)
@@ -365,14 +366,14 @@ class DataService:
 
     @checked()
     def borrowed(self) -> DataService:
-        """The same service for somebody who did not start it: leaving its `with` block does not stop it."""
+        """Return a handle on the same service whose `with` block does not stop it, for code that did not start it."""
         return DataService(
             self.name, self.target, self._token, self._cluster, self._dashboard, self._card, self._writers
         )
 
     @property
     def stopped(self) -> bool:
-        """Whether the service was stopped here."""
+        """Whether this process has stopped the service."""
         return self._cluster is not None and self._cluster.stopped
 
     def _check_running(self) -> None:
@@ -391,17 +392,17 @@ class DataService:
             self.stop()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The token stays here: where the object is unpickled, it is found by the address.
+        # Leave the token out of the pickle: the process that unpickles it finds the token by address.
         return (_reconnect, (self.name, self.target))
 
     def __repr__(self) -> str:
-        # Nothing that changes from run to run, so that a notebook's output can be compared.
+        # Include nothing that changes between runs, so that notebook outputs can be compared.
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}" if self.owned else "connected"
         state = "stopped" if self.stopped else workers
         return f"DataService({self.name!r}, {state})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        # A front end takes the richest kind that it knows: the live card in Jupyter, the HTML on a page without it.
+        # A front end renders the richest type that it knows: the live card in Jupyter, the HTML without widgets.
         shown = {} if self.stopped else self._card.mime_bundle()
         return {**shown, "text/plain": repr(self), "text/html": self._repr_html_()}
 

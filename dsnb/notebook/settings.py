@@ -1,4 +1,4 @@
-"""What `start` was asked for; known before any role is imported."""
+"""`ClusterSettings`: the arguments of `start`. This module imports no dispatcher or worker code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ worker_count: Final = integer(0, 1_000, "pass 0 to 1,000 workers")
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """What `start` was asked for, apart from name and number of workers."""
+    """The arguments of `start`, except the name and the number of workers."""
 
     isolation: str = "thread"
     port: int = 0

@@ -1,4 +1,4 @@
-"""`start`: a service in this process, whatever ran here before."""
+"""`start`: run a service in this process, or return the one that already runs here."""
 
 from __future__ import annotations
 
@@ -58,39 +58,40 @@ def start(
     consumer_timeout_ms: int | None = None,
     replace: bool = False,
 ) -> DataService:
-    """Start a data service: a dispatcher in this process, and workers as its threads or processes.
+    """Start a data service: a dispatcher in this process, and workers as threads or child processes.
 
-    Run again, as a cell is, it gives back the service that runs, with the number of workers asked for. Other arguments
-    that differ make a new service take its place, if nobody reads from it. A line of text says what was done.
+    Running the same cell again returns the service that already runs, scaled to `workers`. If other arguments differ,
+    a new service replaces it, provided that no client reads from the old one. A printed line says what was done.
 
     Args:
-        workers: How many.
-        name: What it is called; None for this process's own service if it has one, else "default", "default-2", ...
-        isolation: Where workers live. "thread": in this process, there at once. "process": in processes of their own
-            that end with this one; they take a second to start, are not held up by what this interpreter does, and
-            one that dies is explained and replaced.
-        port: Of the dispatcher; 0 for a free one.
+        workers: The number of workers.
+        name: The service's name. None: this process's running service if there is one, else a new service called
+            "default", "default-2", ...
+        isolation: Where workers run. "thread": in this process; they start immediately. "process": in child processes
+            that end with this one; they take a second to start, do not compete for this process's GIL, and if one
+            dies, the reason is reported and the worker is replaced.
+        port: The dispatcher's port; 0 for a free one.
         host: The address to listen on; loopback only.
-        token: What callers must know; None for a random one.
-        work_dir: A folder of this service's own, made if it is not there. Jobs, splits and the token are kept in it, so
-            that a service that is started there again carries on; None to forget all with the process.
+        token: The secret that callers must send; None for a random one.
+        work_dir: A directory for this service alone, created if missing. It keeps jobs, splits and the token, so that a
+            service started there again resumes. None: nothing outlives the process.
         cross_trainer_cache_size_bytes: Bytes of elements that each worker keeps for other trainers.
-        max_readers: Readers of other processes that each worker serves at once; 256 if left out. The next one gets a
-            ResourceExhaustedError.
-        shared_memory_bytes: Most bytes of shared memory for each worker, through which other processes of this host
-            read; 256 MiB if left out (or a quarter of the host's memory), 0 for none.
+        max_readers: How many clients of other processes each worker serves at once; 256 by default. A further client
+            gets a ResourceExhaustedError.
+        shared_memory_bytes: Maximum shared memory of each worker for clients in other processes of this host; by
+            default 256 MiB or a quarter of the host's memory, whichever is less; 0 disables it.
         consumer_timeout_ms: How long a consumer of a coordinated read waits for a round before it raises an error that
-            says for whom; two minutes if left out.
-        replace: Whether a changed service takes the place of one that is being read, too.
+            names the missing consumers; two minutes by default.
+        replace: Whether a service with changed settings may replace one that still has clients.
 
     Returns:
         The service. Stop it with `stop()`, or by leaving its `with` block if this call started it.
 
     Raises:
-        AlreadyExistsError: the name is used by another process, the port is taken, or the work_dir is in use.
-        DataLossError: what is in the work_dir is damaged.
-        FailedPreconditionError: the service that runs differs and is being read, or the process was forked.
-        InvalidArgumentError: an argument can never be right.
+        AlreadyExistsError: another process uses the name, the port is taken, or the work_dir is in use.
+        DataLossError: the contents of the work_dir are damaged.
+        FailedPreconditionError: the running service differs and has clients, or the process was forked.
+        InvalidArgumentError: an argument is invalid.
 
     Example:
         >>> import dsnb
@@ -119,7 +120,7 @@ def start(
 
 
 def _start(name: str | None, workers: int, settings: ClusterSettings) -> DataService:
-    """A new service, or nothing of it."""
+    """Start a new service; on an error or an interrupt, undo everything that was started."""
     prestarted: list[WorkerProcess] = []
 
     def start_or_undo() -> DataService:
@@ -136,7 +137,7 @@ def _start(name: str | None, workers: int, settings: ClusterSettings) -> DataSer
 
 
 def _prestart_workers(prestarted: list[WorkerProcess], count: int) -> None:
-    """Begin worker processes: they import what they need while this one does."""
+    """Start worker processes early, so that their imports overlap with those of this process."""
     for _ in range(count):
         prestarted.append(WorkerProcess())
         prestarted[-1].prestart()
@@ -173,14 +174,14 @@ def _forget(name: str) -> None:
 
 
 def _changed_settings(running: ClusterSettings, requested: ClusterSettings) -> list[str]:
-    """The settings that differ; any port and any token will do where none was named."""
+    """Names of the settings that differ. A port or token that was not requested matches any."""
     names = [field.name for field in fields(ClusterSettings)]
     given = [name for name in names if name not in {"port", "token"} or getattr(requested, name)]
     return [name for name in given if getattr(requested, name) != getattr(running, name)]
 
 
 def _reuse(service: DataService, workers: int) -> DataService:
-    """The service that runs already, scaled."""
+    """Scale the running service to `workers` and return it."""
     before = service.workers
     if workers != before:
         service.scale(workers)
@@ -192,7 +193,7 @@ def _reuse(service: DataService, workers: int) -> DataService:
 def _replace(
     old: DataService, workers: int, settings: ClusterSettings, changed: list[str], forced: bool
 ) -> DataService:
-    """A service with other settings in the place of one that runs, if nobody reads from that."""
+    """Replace a running service by one with other settings, unless it has clients and `forced` is false."""
     changed_names = " and ".join(changed)
     readers = {} if forced else {job.name: job.clients for job in old.status().jobs if job.clients}
     if readers:

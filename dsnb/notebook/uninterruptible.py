@@ -1,4 +1,4 @@
-"""What the stop button must not leave half done."""
+"""`run_uninterruptible`: protect an action from KeyboardInterrupt, so that a notebook's stop button cannot split it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ _UNDO_TIMEOUT_S = 10.0
 
 
 def run_uninterruptible(action: Callable[[], T], undo: Callable[[T], object] = lambda _: None) -> T:
-    """Do something in a thread, where no KeyboardInterrupt arrives between any two of its instructions.
+    """Run an action in another thread, where KeyboardInterrupt is never raised.
 
-    The caller is interrupted all the same: when what was begun has been finished and undone, or after ten seconds.
+    If the caller is interrupted, the interrupt is raised once the action has finished and been undone, or after ten
+    seconds.
 
     Args:
-        action: What to do. Its error is raised here.
-        undo: Takes back what `action` did; called if the caller was interrupted meanwhile.
+        action: What to run. Its exception is raised here.
+        undo: Reverts `action`; called with its result if the caller was interrupted meanwhile. May be called twice.
 
     Raises:
-        KeyboardInterrupt: the caller was.
+        KeyboardInterrupt: the caller was interrupted.
     """
     done: Future[T] = Future()
     over, abandoned = threading.Event(), threading.Event()
@@ -32,7 +33,7 @@ def run_uninterruptible(action: Callable[[], T], undo: Callable[[T], object] = l
             done.set_result(action())
             if abandoned.is_set():
                 undo(done.result())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
             if not done.done():
                 done.set_exception(error)
         finally:
@@ -41,12 +42,13 @@ def run_uninterruptible(action: Callable[[], T], undo: Callable[[T], object] = l
     try:
         try:
             threading.Thread(target=run, name="dsnb-whole", daemon=True).start()
-        except RuntimeError:  # the interpreter is ending, and starts no more threads
+        except RuntimeError:  # the interpreter is shutting down and starts no more threads
             return action()
         over.wait()
     except KeyboardInterrupt:
         abandoned.set()
         if over.wait(_UNDO_TIMEOUT_S) and done.exception() is None:
-            undo(done.result())  # must be harmless twice: the thread may have seen the interrupt as well
+            # The thread may have seen `abandoned` and undone the action too, so `undo` must be idempotent.
+            undo(done.result())
         raise
     return done.result()

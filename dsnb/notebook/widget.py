@@ -1,8 +1,8 @@
-"""The card under a cell: a service live, in plain ipywidgets that a thread keeps up to date.
+"""The live card that a cell shows for a service: ipywidgets that a background thread updates.
 
-A widget that is written to from a thread moves while a cell runs, which Panel's own output in a notebook does not. What
-the user does with it (the slider) comes to Python when the cell ends, on whichever thread the kernel likes. A service
-has one card however often it is shown, and one thread for it, from the first time it is shown until the service stops.
+A widget updated from a thread changes while a cell runs; Panel's own notebook output does not. User input (the slider)
+reaches Python when the cell ends, on a thread that the kernel chooses. A service has one card, however often it is
+shown, and one thread to update it, from the first display until the service stops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dsnb.notebook import display
 INTERVAL_S = 1.0
 MAX_WORKERS = 16
 _VERDICT_SPAN_S = 6.0
-"""Seconds over which the verdict is found."""
+"""The period over which verdicts are computed, in seconds."""
 _JOIN_TIMEOUT_S = 5.0
 
 _STYLE = (
@@ -32,11 +32,11 @@ _STYLE = (
     " font-variant-numeric: tabular-nums } .dsnb-card th { font-weight: 500; opacity: 0.7 }"
     " .dsnb-card a { text-decoration: underline }</style>"
 )
-"""A front end dresses the tables of a cell's output, and those of a widget not at all."""
+"""Front ends style the tables in a cell's output, but not those inside a widget."""
 
 
 def can_show_widgets() -> bool:
-    """Whether this process is a kernel whose front end may show widgets."""
+    """Whether this process is a Jupyter kernel and ipywidgets is installed."""
     shell = sys.modules.get("IPython")
     running = shell.get_ipython() if shell is not None else None
     return hasattr(running, "kernel") and find_spec("ipywidgets") is not None
@@ -47,10 +47,10 @@ class ServiceCard:
 
     Args:
         name: The service's name.
-        target: Where it listens.
-        feed: What it shows; the one of the service's dashboard, which whoever made it stops.
-        scale: Has it have so many workers.
-        dashboard_url: Begins to serve the dashboard and gives its address; raises where it cannot.
+        target: The address that the service listens on.
+        feed: The feed of the service's dashboard; the card does not stop it.
+        scale: Scales the service to a number of workers.
+        dashboard_url: Starts the dashboard's server if needed and returns its address; raises `DsnbError` on failure.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ServiceCard:
         self._link = ""
 
     def mime_bundle(self) -> dict[str, Any]:
-        """What a cell shows of it, by kind of content; nothing where no widgets can be shown."""
+        """The card's cell output by MIME type; empty if widgets cannot be shown."""
         if not can_show_widgets() or self._stop.is_set():
             return {}
         with self._lock:
@@ -76,7 +76,7 @@ class ServiceCard:
             return self._widgets.mime_bundle()
 
     def stop(self) -> None:
-        """Follow the service no longer, and say on the card that it stopped; the second call does nothing."""
+        """Stop updating the card and mark it as stopped; a second call does nothing."""
         with self._lock:
             self._stop.set()
             thread, widgets = self._thread, self._widgets
@@ -86,7 +86,7 @@ class ServiceCard:
             widgets.show_final(f"{display.service_title(self._name, self._target)}: stopped")
 
     def _scale_in_background(self, workers: int) -> None:
-        """Scale in a thread: this one may be the kernel's, and a worker may take its time to leave."""
+        """Scale in a new thread: the calling thread may be the kernel's, and a worker may take long to leave."""
         threading.Thread(target=self._scale_to, args=(workers,), name="dsnb-card-scale", daemon=True).start()
 
     def _scale_to(self, workers: int) -> None:
@@ -106,7 +106,7 @@ class ServiceCard:
             self._stop.wait(INTERVAL_S)
 
     def _draw(self, widgets: CardWidgets) -> None:
-        """Show the newest of the feed; nothing yet while that is on its way."""
+        """Show the newest sample, or the error; nothing before the first sample arrives."""
         sample, error = self._feed.latest(), self._feed.health().error
         if error:
             widgets.show(display.service_title(self._name, self._target) + display.unreachable_html(error), "", None)
@@ -130,14 +130,14 @@ class ServiceCard:
 
 
 class CardWidgets:
-    """The widgets themselves; all methods may be called from any thread."""
+    """The ipywidgets of a card. All methods may be called from any thread."""
 
     def __init__(self, head: str, on_scale: Callable[[int], None]) -> None:
-        widgets: Any = import_module("ipywidgets")  # half a second that only a shown card needs
+        widgets: Any = import_module("ipywidgets")  # takes half a second; only a displayed card needs it
         self._on_scale = on_scale
         self._shown_workers: int | None = None
         self._head, self._body, self._message = widgets.HTML(head), widgets.HTML(), widgets.HTML()
-        # A slider that told of each step on its way would start and stop workers all along.
+        # Without continuous_update=False, each step of a drag would start or stop workers.
         self._slider = widgets.IntSlider(
             min=0, max=MAX_WORKERS, description="workers", continuous_update=False, disabled=True
         )
@@ -148,12 +148,12 @@ class CardWidgets:
         self._box = widgets.VBox([self._head, row, self._body])
 
     def mime_bundle(self) -> dict[str, Any]:
-        """The view of the widgets, as a cell's output."""
+        """The widgets as a cell's output, by MIME type."""
         made: dict[str, Any] = self._box._repr_mimebundle_()
         return made
 
     def show(self, head: str, body: str, workers: int | None) -> None:
-        """Show what is so now; no number of workers where nobody answers."""
+        """Show the current state; `workers` is None if the service does not answer."""
         self._slider.disabled = workers is None
         if workers is not None and workers != self._shown_workers:
             self._shown_workers = workers
@@ -163,17 +163,17 @@ class CardWidgets:
         _set(self._body, _STYLE + body)
 
     def show_message(self, message: str) -> None:
-        """Say something beside the slider."""
+        """Show a message next to the slider."""
         _set(self._message, message)
 
     def show_final(self, head: str) -> None:
-        """Show for the last time."""
+        """Show a last heading, remove the body and disable the slider."""
         self._slider.disabled = True
         _set(self._head, head)
         _set(self._body, "")
 
     def _on_slider_change(self, change: dict[str, Any]) -> None:
-        # What a snapshot set is no wish of the user's.
+        # `show` also moves the slider; only a change made by the user scales the service.
         if change["new"] != self._shown_workers:
             self._shown_workers = change["new"]
             _set(self._message, f"scaling to {change['new']} …")

@@ -1,4 +1,4 @@
-"""`Dataset.cache`, with its arguments checked at the call."""
+"""`Dataset.cache`, with arguments checked at the call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Caching:
-    """What keeps a dataset's elements."""
+    """The method that records a dataset's elements."""
 
     operation: Operation
 
@@ -43,34 +43,35 @@ class Caching:
         chunk_bytes: int = CHUNK_BYTES,
         lease_seconds: float = LEASE_S,
     ) -> Dataset:
-        """Record the elements; later passes read them back, and other runs at the same time (as in tf.data, and more).
+        """Record the elements; later epochs and concurrent runs read them back (as in tf.data, and more).
 
-        With a directory any number of runs share one pass: one writes, the others read what it has written, and go on
-        where it stopped. The recording is found by what the pipeline is, down to the code of its functions and to the
-        files that it names, so a changed one is recorded anew. A run that stops early leaves what it has; the next one
-        goes on from there.
+        With a directory, any number of runs share one recording: one of them writes it, the others read what is
+        written, and take over if the writer stops. The recording is identified by the pipeline itself, including the
+        code of its functions and the files that it names, so a changed pipeline is recorded anew. A run that stops
+        early leaves its part, and the next run continues from there.
+
+        A `shuffle` before `cache` is recorded in the order of one epoch and stays that way: shuffle after `cache`
+        instead. If it has no seed, a `CacheWarning` says so.
 
         Args:
             where: A directory; `redis://host:port/db`, for runs on hosts without a shared disk; any other address that
-                fsspec knows, which one run at a time should write; None or "" for the memory of this process.
-            filename: The same as `where`, which tf.data calls so; it is a directory here, too.
-            limit_bytes: Most bytes to keep in memory, or of all recordings in the directory; None for no limit. To stay
-                within it, recordings that nobody reads are removed, the longest unused first. What is beyond it is
-                produced in each pass.
-            expire_seconds: How long what nobody reads is kept in a directory or on a Redis server; None for as long as
-                it can be. A directory is looked through when a recording in it is opened.
-            content: Tell a changed file by its content, which is read for it, and not by its size and time of change.
-            chunk_bytes: How much is written at once, at least once a second.
-            lease_seconds: After how long a writer that shows no sign of life is taken over.
+                fsspec supports, to be written by one run at a time; None or "" for the memory of this process.
+            filename: tf.data's name of `where`; it is a directory here too.
+            limit_bytes: Maximum size in memory, or of all recordings in the directory; None for no limit. To stay
+                within it, recordings that are not being read are removed, the least recently used first. Elements
+                beyond it are produced in each epoch.
+            expire_seconds: How long a recording that is not read is kept in a directory or on a Redis server; None for
+                as long as possible. A directory is checked when a recording in it is opened.
+            content: Whether to detect changed files by content, which must be read for it, instead of size and
+                modification time.
+            chunk_bytes: How much is written at once; data is written at least once a second.
+            lease_seconds: After this time without a sign of life from the writer, another run takes over.
 
         Raises:
-            InvalidArgumentError: for anything that cannot be a place; both `where` and `filename`; `expire_seconds` for
-                memory, or for an address that removes nothing by itself.
-            FailedPreconditionError: for a pipeline that refers to something without a value, such as an open file: a
-                change would not be seen. The message names it. Also for a directory of a newer version of dsnb.
-
-        A `shuffle` in front of `cache` is recorded in the order of one pass, and so frozen: shuffle behind it. Where it
-        has no seed, a `CacheWarning` says so.
+            InvalidArgumentError: for an invalid location; for both `where` and `filename`; for `expire_seconds` with
+                memory, or with a store that removes nothing by itself.
+            FailedPreconditionError: the pipeline refers to something that cannot be compared, such as an open file, so
+                that changes would go unnoticed; the message names it. Also for a directory of a newer version of dsnb.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset

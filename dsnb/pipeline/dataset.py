@@ -1,4 +1,4 @@
-"""`Dataset`: a pipeline as a user writes it. It describes; nothing runs until somebody iterates."""
+"""`Dataset`: the description of a pipeline. Nothing runs until the dataset is iterated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from dsnb.pipeline.transformations import Transformations
 from dsnb.pipeline.validate import dataset, datasets, operations_of_one_spec, sampling_weights, seed, weights_or_equal
 
 AUTOTUNE: Final = validate.AUTOTUNE
-"""For `num_parallel_calls` and `buffer_size`: let dsnb choose, by measuring while it runs."""
+"""For `num_parallel_calls` and `buffer_size`: dsnb chooses the value by measuring while the pipeline runs."""
 
 
 _OPERATION = instance(Operation, hint="begin with Dataset.from_tensor_slices, from_generator, range or list_files")
@@ -56,17 +56,17 @@ _generator = partial(
 
 
 class UnknownLengthError(FailedPreconditionError, TypeError):
-    """`len()` of a dataset that never ends, or whose length only running it could tell."""
+    """`len()` of a dataset that never ends, or whose length is unknown until it is read."""
 
 
 class Dataset(Transformations, Caching):
-    """A pipeline of elements: a source, and operations on it. Immutable; each method gives a new one.
+    """A pipeline: a source of elements, and operations on them. Immutable; each method returns a new dataset.
 
-    Elements come out as NumPy: arrays are read-only, Python's numbers are NumPy scalars, `str` and `bytes` stay, and
-    tuples, dicts, lists and named tuples around them stay too. Each iteration runs the pipeline anew.
+    Elements are NumPy: arrays are read-only, Python numbers become NumPy scalars, `str` and `bytes` stay, and so do the
+    tuples, dicts, lists and named tuples around them. Each iteration runs the pipeline anew.
 
     Args:
-        operation: The last operation of the tree. Users begin with `range`, `from_tensor_slices` and the like.
+        operation: The last operation of the tree. Users start with `range`, `from_tensor_slices` and the like.
 
     Example:
         >>> ds = Dataset.range(10).filter(lambda x: x % 2 == 0).batch(3)
@@ -77,7 +77,7 @@ class Dataset(Transformations, Caching):
     """
 
     reads_files: ClassVar[bool] = False
-    """Whether datasets of this class are made of the names of files, which FILE sharding then divides."""
+    """Whether datasets of this class read files given by name, which FILE sharding then divides."""
 
     @checked(operation=_OPERATION)
     def __init__(self, operation: Operation) -> None:
@@ -88,11 +88,11 @@ class Dataset(Transformations, Caching):
         return Dataset(operation)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A dataset that a user's function refers to travels as what it does, not as how often it was read.
+        # A dataset that a user's function captures is pickled as its pipeline, without the number of epochs read.
         return Dataset, (self.operation,)
 
     def __dsnb_fingerprint__(self) -> Any:
-        # A cache of results knows a dataset by its pipeline.
+        # A dataset is identified by its pipeline.
         return self.operation
 
     @staticmethod
@@ -100,8 +100,11 @@ class Dataset(Transformations, Caching):
     def range(*args: int) -> Dataset:
         """Count: `range(stop)`, `range(start, stop)` or `range(start, stop, step)`; int64 scalars (as in tf.data).
 
+        Args:
+            args: One to three whole numbers.
+
         Raises:
-            InvalidArgumentError: for bounds that are no whole numbers, or a step of 0.
+            InvalidArgumentError: the bounds are not whole numbers, or the step is 0.
 
         Example:
             >>> [int(x) for x in Dataset.range(1, 8, 3)]
@@ -121,10 +124,13 @@ class Dataset(Transformations, Caching):
     @staticmethod
     @checked(tensors=anything)
     def from_tensors(tensors: Any) -> Dataset:
-        """Make a dataset of one element, the value as it is (as in tf.data); lists are read as arrays.
+        """Make a dataset with the value as its only element (as in tf.data); lists are read as arrays.
+
+        Args:
+            tensors: An array, number or text, or several nested in tuples and dicts.
 
         Raises:
-            InvalidArgumentError: for what NumPy cannot read.
+            InvalidArgumentError: NumPy cannot read the value.
 
         Example:
             >>> list(Dataset.from_tensors([1, 2, 3]))
@@ -136,17 +142,17 @@ class Dataset(Transformations, Caching):
     @staticmethod
     @checked(tensors=anything)
     def from_tensor_slices(tensors: Any) -> Dataset:
-        """Make the rows of arrays the elements (as in tf.data): slices along the first dimension of every leaf.
+        """Make a dataset of the rows of arrays (as in tf.data): slices along the first dimension of every leaf.
 
-        Lists are read as arrays. Arrays up to 1 MiB are copied here; larger ones are read when their rows are wanted:
-        leave them unchanged while the dataset is in use. Elements are copies of the rows, so that a framework that
-        writes into one does not change the array.
+        Lists are read as arrays. Arrays up to 1 MiB are copied here. Larger ones are not: leave them unchanged while
+        the dataset is in use. Elements are copies of the rows, so that a framework that writes into one does not change
+        the array.
 
         Args:
-            tensors: An array or list, or arrays nested in tuples and dicts, all of one length.
+            tensors: An array or list, or several nested in tuples and dicts, all of the same length.
 
         Raises:
-            InvalidArgumentError: for scalars, or leaves of different lengths, or what NumPy cannot read.
+            InvalidArgumentError: for scalars, leaves of different lengths, or values that NumPy cannot read.
 
         Example:
             >>> list(Dataset.from_tensor_slices({"x": [1, 2], "y": ["a", "b"]}))
@@ -169,16 +175,16 @@ class Dataset(Transformations, Caching):
     @staticmethod
     @checked(generator=_generator, args=each(anything, "pass a tuple: args=(4,)"), element_spec=optional(spec_rule))
     def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] = (), element_spec: Any = None) -> Dataset:
-        """Make what a function yields the elements; it is called anew for each pass (as in tf.data).
+        """Make a dataset of what a function yields; it is called anew for each epoch (as in tf.data).
 
-        The generator may yield one buffer again and again: what it can still write to is copied.
+        The generator may yield the same buffer repeatedly: values that it can still write to are copied.
 
         Args:
-            generator: Called as `generator(*args)`; returns an iterable. When it raises, the error comes behind the
-                elements before it, and then the end.
-            args: Its arguments.
-            element_spec: What it yields, as `TensorSpec`s; elements are then converted, and refused where they do not
-                fit. None: whatever comes.
+            generator: Called as `generator(*args)`; returns an iterable. If it raises, the error follows the elements
+                before it, and then comes the end.
+            args: Arguments for the generator.
+            element_spec: The elements' `TensorSpec`s. Elements are converted to it, and refused if they do not fit.
+                None accepts any element.
 
         Raises:
             InvalidArgumentError: for something that cannot be called, such as the generator's result.
@@ -198,23 +204,23 @@ class Dataset(Transformations, Caching):
     def list_files(
         file_pattern: Pattern | Sequence[Pattern], shuffle: bool | None = None, seed: int | None = None
     ) -> Dataset:
-        """Make the paths that match the elements, as `str` (as in tf.data).
+        """Make a dataset of the paths that match a pattern, as `str` (as in tf.data).
 
-        The pattern is looked up now, and the paths are absolute, so that workers elsewhere mean the same files. In a
-        job that shares splits, each file goes to exactly one task.
+        Patterns are expanded now, and the paths are absolute, so that all workers read the same files. In a job that
+        shares splits, each file goes to exactly one task.
 
         Args:
             file_pattern: One or several patterns with `*`, `?`, `[...]` and `**`.
-            shuffle: Whether each pass has a new random order; None means True. Else they are sorted.
-            seed: With a seed, pass k has the same order in every run.
+            shuffle: Whether each epoch has a new random order; None means True. Otherwise the paths are sorted.
+            seed: With a seed, epoch k has the same order in every run.
 
         Raises:
-            NotFoundError: when nothing matches.
+            NotFoundError: no file matches.
 
         Example:
             >>> ds = Dataset.list_files("digits/train/*.png", seed=1)  # doctest: +SKIP
         """
-        assert isinstance(file_pattern, tuple)  # by its rule
+        assert isinstance(file_pattern, tuple)  # its rule returns a tuple
         operation = ListFiles(
             files=matching_files(file_pattern),
             shuffle=shuffle is not False,
@@ -225,14 +231,14 @@ class Dataset(Transformations, Caching):
     @staticmethod
     @checked(args=anything, datasets=anything)
     def zip(*args: Any, datasets: Any = None) -> Dataset:
-        """Put one element of each dataset side by side; ends with the shortest (as in tf.data).
+        """Combine one element of each dataset into one; ends with the shortest dataset (as in tf.data).
 
         Args:
             args: Datasets, or one nested structure of them: `zip(a, b)`, `zip((a, b))`, `zip({"x": a, "y": (b, c)})`.
-            datasets: The structure by its old name.
+            datasets: The structure, by tf.data's older keyword.
 
         Raises:
-            InvalidArgumentError: for anything that is no Dataset.
+            InvalidArgumentError: for anything that is not a Dataset.
 
         Example:
             >>> [(int(x), y) for x, y in Dataset.zip(Dataset.range(9), Dataset.from_tensor_slices(["a", "b"]))]
@@ -254,19 +260,19 @@ class Dataset(Transformations, Caching):
     def choose_from_datasets(
         datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
     ) -> Dataset:
-        """Take each element from the dataset whose number another dataset gives (as in tf.data).
+        """Take each element from the dataset whose index another dataset supplies (as in tf.data).
 
-        In a job that shares splits, each task follows all choices by itself.
+        In a job that shares splits, each task follows all indices by itself.
 
         Args:
-            datasets: One or more, their elements of one kind.
-            choice_dataset: Whole numbers from 0 to `len(datasets) - 1`; their end is the end.
-            stop_on_empty_dataset: Whether the end of a chosen dataset is the end of all; else its choices are passed
-                over.
+            datasets: One or more datasets with compatible element specs.
+            choice_dataset: Whole numbers from 0 to `len(datasets) - 1`; reading ends with them.
+            stop_on_empty_dataset: Whether reading ends when a chosen dataset ends; otherwise later choices of it are
+                skipped.
 
         Raises:
-            InvalidArgumentError: for no dataset, or some whose known element specs do not go together. While reading,
-                in its place, for a choice that is no number of a dataset.
+            InvalidArgumentError: there is no dataset, or known element specs are not compatible. While reading, in
+                place of an element: the index is not that of a dataset.
 
         Example:
             >>> letters = [Dataset.from_tensors(letter).repeat() for letter in "abc"]
@@ -289,16 +295,16 @@ class Dataset(Transformations, Caching):
         """Take each element from a dataset that is drawn at random (as in tf.data).
 
         Args:
-            datasets: One or more, their elements of one kind.
-            weights: How often each is drawn, in proportion; None for all alike. A dataset of weight 0 is left out.
+            datasets: One or more datasets with compatible element specs.
+            weights: The relative frequency of each; None for equal weights. A dataset of weight 0 is left out.
             seed: With a seed, the draws are the same in every run.
-            stop_on_empty_dataset: Whether the end of a drawn dataset is the end of all; else the others go on.
-            rerandomize_each_iteration: Whether a seed gives each pass draws of its own; None means False. Without a
-                seed each pass has its own.
+            stop_on_empty_dataset: Whether reading ends when a drawn dataset ends; otherwise the others continue.
+            rerandomize_each_iteration: Whether each epoch draws anew in spite of a seed; None means False. Without a
+                seed each epoch draws anew.
 
         Raises:
-            InvalidArgumentError: for no dataset, some whose known element specs do not go together, or weights that are
-                negative, all zero, or of another number.
+            InvalidArgumentError: there is no dataset, known element specs are not compatible, or the weights are
+                negative, all zero, or not one for each dataset.
 
         Example:
             >>> ds = Dataset.sample_from_datasets([Dataset.range(3), Dataset.range(10, 13)], seed=1)
@@ -318,10 +324,13 @@ class Dataset(Transformations, Caching):
 
     @checked(transformation_func=function_of("this dataset"))
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
-        """Hand this dataset to a function that returns another (as in tf.data), such as `dsnb.distribute(...)`.
+        """Pass this dataset to a function that returns another (as in tf.data), such as `dsnb.distribute(...)`.
+
+        Args:
+            transformation_func: Takes a Dataset and returns a Dataset.
 
         Raises:
-            InvalidArgumentError: when the function returns something else.
+            InvalidArgumentError: the function returns something else.
 
         Example:
             >>> def first_two(ds):
@@ -339,9 +348,9 @@ class Dataset(Transformations, Caching):
 
     @property
     def element_spec(self) -> Any:
-        """A `TensorSpec` for each leaf of an element, or None where only running the pipeline could tell.
+        """A `TensorSpec` for each leaf of an element, or None if only running the pipeline would show it.
 
-        Never runs anything; behind `map`, `flat_map` and `interleave` it is None.
+        Never runs anything; after `map`, `flat_map` and `interleave` it is None.
         """
         return self.operation.element_spec
 
@@ -371,11 +380,11 @@ class Dataset(Transformations, Caching):
         )
 
     def __bool__(self) -> bool:
-        return True  # never a question of the length, which may be unknown
+        return True  # does not depend on the length, which may be unknown
 
     @checked()
     def __iter__(self) -> ElementIterator:
-        """One pass. It begins with the first `next`, or with `start()`; `close()` it or drop it to stop early."""
+        """Start one epoch, at the first `next` or `start()`; `close()` the iterator or drop it to stop early."""
         writable = options_of(self.operation).writable is True
         return ElementIterator(
             writable=writable, iteration=DatasetIteration(operation=self.operation, counter=self._iterations)
@@ -383,7 +392,7 @@ class Dataset(Transformations, Caching):
 
     @checked()
     def as_numpy_iterator(self) -> ElementIterator:
-        """The same as `iter(dataset)`: elements are NumPy anyway (tf.data's name for it)."""
+        """Return `iter(dataset)`, under tf.data's name: elements are NumPy in any case."""
         return iter(self)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether a pipeline's elements can be had again, and whether two pipelines are the same: what a position rests on."""
+"""Whether a pipeline's elements can be reproduced, and whether two pipelines are the same, for reading positions."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from dsnb.pipeline.operations.cache import Cache
 from dsnb.pipeline.operations.with_options import options_of
 
 Identity = list[list[str]]
-"""Name and digest of each operation, inputs first; the digest is empty where an operation has no value to compare."""
+"""Name and digest of each operation, inputs first; the digest is empty for an operation that cannot be hashed."""
 
 
 _known: WeakKeyDictionary[Operation, Identity] = WeakKeyDictionary()
 
 
 def inexact_reason(operation: Operation, *, sources_have_positions: bool = True) -> str:
-    """Why a pipeline may give other elements, or in another order, when it runs again; empty if it does not.
+    """Return why a pipeline may give other elements, or another order, when it runs again; empty if it does not.
 
     Args:
         operation: The pipeline.
-        sources_have_positions: Whether sources that read from a service are remembered where it runs.
+        sources_have_positions: Whether the positions of sources that read from a service are kept where it runs.
     """
     return next(_obstacles(operation, sources_have_positions), "")
 
 
 def refuse_inexact(operation: Operation) -> None:
-    """Refuse a pipeline whose elements could not be had again.
+    """Refuse a pipeline whose elements cannot be reproduced.
 
     Raises:
-        FailedPreconditionError: naming the operation.
+        FailedPreconditionError: the message names the operation.
     """
     obstacle = inexact_reason(operation)
     if obstacle:
@@ -44,9 +44,9 @@ def refuse_inexact(operation: Operation) -> None:
 
 
 def identity(operation: Operation) -> Identity:
-    """What a pipeline is, operation by operation; where a service runs a part of it, that part too.
+    """Return the identity of a pipeline, including the part that a service runs.
 
-    Looked at once: hashing what functions refer to takes longer than an element.
+    Computed once: hashing everything that functions refer to takes longer than producing an element.
     """
     if operation not in _known:
         _known[operation] = [[_name(step), _digest(step)] for step in _steps(operation)]
@@ -54,7 +54,7 @@ def identity(operation: Operation) -> Identity:
 
 
 def difference(mine: Identity, its: Identity) -> str:
-    """The first operation in which two pipelines differ, in words; empty if they do not."""
+    """Describe the first operation in which two pipelines differ; empty if they are equal."""
     for number, (here, there) in enumerate(zip_longest(mine, its), start=1):
         if here is None or there is None:
             where, extra = ("it", there) if here is None else ("this one", here)
@@ -79,7 +79,7 @@ def _obstacles(operation: Operation, sources_have_positions: bool) -> Iterator[s
 
 
 def _not_replayable(cache: Cache) -> Iterator[str]:
-    """What a recording cannot give again, if it ends with its process."""
+    """Yield what cannot be reproduced once a recording in memory is gone, or that depends on the order of a service."""
     for step in walk(cache.inputs[0]):
         if step.has_source_position:
             yield f"{cache.name} keeps what {step.name} handed out, in an order that is not remembered"
@@ -99,7 +99,7 @@ def _steps(operation: Operation) -> Iterator[Operation]:
 
 
 def _name(step: Operation) -> str:
-    """What an operation is called, whatever its job and wherever its recording."""
+    """Return an operation's name, independent of job and recording location."""
     if step.has_source_position:
         return "the service"
     return "cache" if isinstance(step, Cache) else step.name

@@ -1,4 +1,4 @@
-"""Datasets that are made of the names of files."""
+"""Datasets that read files given by name."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _BUFFER = optional(integer(1, 1 << 30))
 
 
 def _paths_or_dataset(name: str, value: Any) -> Any:
-    """A path or several, or a dataset of paths."""
+    """Check and return paths, or a dataset of paths."""
     return value if isinstance(value, Dataset) else paths(name, value)
 
 
 def _absolute(files: Pattern | Sequence[Pattern]) -> tuple[str, ...]:
-    """The paths, which a rule made a tuple, as workers in other folders find them."""
+    """Return paths as absolute ones, which workers with other working directories can open."""
     assert isinstance(files, tuple)
     return tuple(map(os.path.abspath, files))
 
 
 class TextLineDataset(Dataset):
-    """The lines of text files as `str`, without their line ends, one file after the other (as in tf.data).
+    """The lines of text files as `str`, without line ends, one file after another (as in tf.data).
 
     Args:
-        filenames: A path or several.
-        compression_type: "GZIP", "ZLIB", "" for none; None goes by the suffix: `.gz` is GZIP.
-        buffer_size: Bytes to read at a time; None means 256 KiB.
+        filenames: One path or several.
+        compression_type: "GZIP", "ZLIB", or "" for none; None chooses by suffix: `.gz` means GZIP.
+        buffer_size: Bytes to read at once; None means 256 KiB.
 
     Raises:
-        InvalidArgumentError: for anything else. While reading: FileNotFoundError in the place of a file's lines, then
-            the next file; UnicodeDecodeError in the place of a line that is no UTF-8.
+        InvalidArgumentError: for other arguments. While reading: FileNotFoundError in place of a file's lines, before
+            the next file; UnicodeDecodeError in place of a line that is not valid UTF-8.
 
     Example:
         >>> ds = TextLineDataset(["train.txt", "more.txt.gz"])
@@ -68,21 +68,21 @@ class TextLineDataset(Dataset):
 
 
 class TFRecordDataset(Dataset):
-    """The records of TFRecord files as `bytes`, one file after the other (as in tf.data; no TensorFlow is needed).
+    """The records of TFRecord files as `bytes`, one file after another (as in tf.data; TensorFlow is not needed).
 
-    Checksums are compared; with google-crc32c installed (`pip install dsnb[tfrecord]`) at memory speed.
+    Checksums are verified, at memory speed if google-crc32c is installed (`pip install dsnb[tfrecord]`).
 
     Args:
-        filenames: A path or several, or a dataset of paths.
-        compression_type: "GZIP", "ZLIB", "" for none; None goes by the suffix: `.gz` is GZIP.
-        buffer_size: Bytes to read at a time; None means 256 KiB.
-        num_parallel_reads: Read so many files at a time on threads, their records by turns; `AUTOTUNE` for 8. None for
-            one file after the other.
+        filenames: One path or several, or a dataset of paths.
+        compression_type: "GZIP", "ZLIB", or "" for none; None chooses by suffix: `.gz` means GZIP.
+        buffer_size: Bytes to read at once; None means 256 KiB.
+        num_parallel_reads: How many files to read at once on threads, taking their records by turns; `AUTOTUNE` means
+            8. None reads one file after another.
 
     Raises:
-        InvalidArgumentError: for anything else. While reading: FileNotFoundError in the place of a file's records;
-            DataLossError with the file and the offset in the place of a damaged record, and of the rest of a file that
-            is cut off or whose records cannot be told apart any more.
+        InvalidArgumentError: for other arguments. While reading: FileNotFoundError in place of a file's records;
+            DataLossError with the file and the offset in place of a damaged record, and in place of the rest of a file
+            that is truncated or whose record boundaries are lost.
 
     Example:
         >>> ds = TFRecordDataset(["train-0.tfrecord", "train-1.tfrecord"])
@@ -119,7 +119,7 @@ class TFRecordDataset(Dataset):
 
 
 def _reading_operation(names: Operation, read: partial[TFRecordDataset], calls: int | None) -> Operation:
-    """The records of the files that a pipeline names."""
+    """Return the operation that reads the files whose names a pipeline yields."""
     if calls is None:
         return FlatMap(inputs=(names,), function=read)
     cycle = DEFAULT_CYCLE if calls == AUTOTUNE else calls

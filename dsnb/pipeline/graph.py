@@ -1,4 +1,4 @@
-"""A pipeline as bytes: what a client registers, what a worker restores, and what it is called in reports."""
+"""Serialises pipelines: what a client registers and a worker restores, and the one-line description for reports."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _HEADER = _KIND + b"2, Python "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """A big array that left the pickle.
+    """A large array that is stored outside the pickle.
 
     Attributes:
         digest: xxh3-128 of its bytes, in hexadecimal digits.
-        data: Its bytes in C order; a view of the user's own array where that is contiguous, so to be sent before the
-            user has the chance to write to it.
-        nbytes: Their number.
+        data: Its bytes in C order; a view of the user's own array if that is contiguous, so it must be sent before the
+            user can write to it.
+        nbytes: The size of `data`.
     """
 
     digest: str
@@ -49,9 +49,9 @@ class Graph:
     """A pipeline that is ready to be registered.
 
     Attributes:
-        definition: What `restore` takes.
-        blobs: The big arrays that it refers to, each once.
-        fingerprint: What the pipeline is, comparable between kernels.
+        definition: The bytes for `restore`.
+        blobs: The large arrays that it refers to, each once.
+        fingerprint: Identifies the pipeline, also across kernels.
     """
 
     definition: bytes
@@ -60,10 +60,13 @@ class Graph:
 
 
 def serialise(operation: Operation) -> Graph:
-    """Write a pipeline down, with all that a cell or a local module defined for it.
+    """Serialise a pipeline, including everything that a cell or a local module defined for it.
+
+    Args:
+        operation: The pipeline.
 
     Raises:
-        InvalidArgumentError: naming the operation and the variable that cannot be pickled.
+        InvalidArgumentError: something cannot be pickled; the message names the operation and the variable.
 
     Example:
         >>> graph = serialise(operation)
@@ -83,18 +86,18 @@ def serialise(operation: Operation) -> Graph:
 
 
 def restore(definition: bytes, fetch: Callable[[str], Any]) -> Operation:
-    """Read a pipeline that `serialise` wrote; big arrays are read-only views of what `fetch` gives.
+    """Restore a pipeline that `serialise` wrote; large arrays are read-only views of what `fetch` returns.
 
-    What the writer's process could import can be imported here afterwards, if the folders are here: those that are
-    missing in `sys.path` are added at its end.
+    Modules that the writer's process could import can be imported here afterwards, if their folders exist here: folders
+    missing in `sys.path` are appended to it.
 
     Args:
         definition: The bytes of the graph.
-        fetch: Gives a buffer with the bytes of the blob of that digest; called once for each.
+        fetch: Returns a buffer with the bytes of the blob with a given digest; called once for each.
 
     Raises:
-        FailedPreconditionError: when another Python version wrote it, or a module that it needs is not installed here.
-        DataLossError: when a blob has not the size that the graph says.
+        FailedPreconditionError: another Python version wrote it, or a module that it needs is not installed here.
+        DataLossError: a blob's size differs from the size in the graph.
     """
     _check_header(definition)
     file = BytesIO(definition)
@@ -113,7 +116,7 @@ def restore(definition: bytes, fetch: Callable[[str], Any]) -> Operation:
 
 
 def describe(operation: Operation) -> str:
-    """A pipeline in one line, as in `list_files | map(decode) | batch(32)`; trees as in `zip(range(3), range(5))`."""
+    """Describe a pipeline in one line, as `list_files | map(decode) | batch(32)` or `zip(range(3), range(5))`."""
     line: list[str] = []
     step: Operation | None = operation
     while step is not None:
@@ -126,7 +129,7 @@ def describe(operation: Operation) -> str:
 
 
 def inputs_first(operation: Operation) -> tuple[Operation, ...]:
-    """The operations of a tree, each once. Pickled in this order a pipeline of any length needs no recursion."""
+    """Return the operations of a tree, each once. Pickling in this order needs no recursion, whatever the length."""
     order: dict[int, Operation] = {}
     waiting = [operation]
     while waiting:
@@ -150,7 +153,7 @@ def _try_pickle(value: Any) -> Exception | None:
         _dump(value, lambda _array: "left out")
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - pickling runs user code, and the question is whether it fails
+    except Exception as error:  # noqa: BLE001 - pickling runs user code, which may raise anything
         return error
     return None
 
@@ -167,7 +170,7 @@ def _check_header(definition: bytes) -> None:
         raise InvalidArgumentError("these bytes are no pipeline that this version of dsnb can read")
     python = header.removeprefix(_HEADER).decode()
     if python != _PYTHON:
-        # Bytecode of another version would not fail but crash.
+        # Bytecode of another version would crash instead of failing.
         raise FailedPreconditionError(
             f"the pipeline was written by Python {python}, and this worker runs Python {_PYTHON}",
             hint=f"start the workers with Python {python}",
@@ -175,7 +178,7 @@ def _check_header(definition: bytes) -> None:
 
 
 class _Blobs:
-    """Collects the big arrays of one graph, equal ones once."""
+    """Collects the large arrays of one graph, equal ones once."""
 
     def __init__(self) -> None:
         self._extracted: dict[int, tuple[Array, tuple[str, str, tuple[int, ...]]]] = {}
@@ -187,7 +190,7 @@ class _Blobs:
             data = array_bytes(in_order)
             digest = blob_digest(data)
             self._blobs.setdefault(digest, Blob(digest=digest, data=data, nbytes=data.nbytes))
-            # The array is kept: its id must not be given to another one meanwhile.
+            # Keep the array, so that its id is not reused for another one.
             self._extracted[id(array)] = array, (digest, dtype_to_text(array.dtype), array.shape)
         return self._extracted[id(array)][1]
 
@@ -196,7 +199,7 @@ class _Blobs:
 
 
 class _FetchedArrays:
-    """Gives the arrays of one graph, each fetched once."""
+    """Returns the arrays of one graph, each fetched once."""
 
     def __init__(self, fetch: Callable[[str], Any]) -> None:
         self._fetch = fetch

@@ -1,6 +1,6 @@
-"""The methods of `Dataset` that make elements of several elements, and the reverse.
+"""The methods of `Dataset` that combine several elements into one, or divide one into several.
 
-By the same rules as the other methods (`pipeline/transformations`): tf.data's names, arguments and meaning.
+Like the other methods (`pipeline/transformations`), they have tf.data's names, arguments and meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROWS = integer(1)
 
 
 def _batch_sizes(name: str, value: Any) -> tuple[int, ...]:
-    """A number of rows, or several that are used by turns."""
+    """Check and return the numbers of rows, which are used by turns."""
     sizes: tuple[int, ...] = each(_ROWS)(name, value if isinstance(value, Iterable) else [value])
     if not sizes:
         raise InvalidArgumentError(f"`{name}` is empty", hint="pass a number, or several to be used by turns")
@@ -38,7 +38,7 @@ def _batch_sizes(name: str, value: Any) -> tuple[int, ...]:
 
 
 class Grouping:
-    """Batches, windows and buckets."""
+    """The methods for batches, windows and buckets."""
 
     operation: Operation
 
@@ -53,21 +53,21 @@ class Grouping:
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset:
-        """Lay `batch_size` consecutive elements out as one, each leaf with a first dimension more (as in tf.data).
+        """Lay out `batch_size` consecutive elements as one, each leaf with one more dimension (as in tf.data).
 
-        `str` becomes a NumPy array of text ("U"), `bytes` one of bytes ("S"); a value that ends in a NUL, which such an
-        array would drop, is refused.
+        `str` becomes a NumPy array of text ("U"), `bytes` an array of bytes ("S"). A value that ends in a NUL is
+        refused, because such an array would drop the NUL.
 
         Args:
             batch_size: 1 or more.
-            drop_remainder: Leave a last, smaller batch out; then the first dimension is known.
-            num_parallel_calls: Taken for the sake of the original; a batch is one copy, which more threads do not speed
-                up. To assemble batches while the reader works, put `prefetch` behind.
-            deterministic: Taken for the sake of the original.
+            drop_remainder: Drop a smaller last batch; then the size of the first dimension is known.
+            num_parallel_calls: Accepted for compatibility with tf.data and ignored: a batch is one copy, which threads
+                do not speed up. To make batches while the reader works, use `prefetch` afterwards.
+            deterministic: Accepted for compatibility with tf.data and ignored.
 
         Raises:
-            InvalidArgumentError: for a batch size below 1. While reading: for an element of another shape, dtype or
-                structure than the first of its batch, in its place; the element is left out.
+            InvalidArgumentError: the batch size is below 1. While reading: an element differs from the first of its
+                batch in shape, dtype or structure; the element is dropped and the error raised in its place.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -80,20 +80,20 @@ class Grouping:
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
     ) -> Dataset:
-        """Lay `batch_size` consecutive elements out as one, their leaves filled up to one size (as in tf.data).
+        """Lay out `batch_size` consecutive elements as one, their leaves padded to one size (as in tf.data).
 
         Args:
             batch_size: 1 or more.
-            padded_shapes: Nested as the elements: for each leaf its sizes, as in `[None, 28]`, where None (or -1)
-                stands for the largest of the batch. None alone for the largest in all dimensions.
-            padding_values: Nested as the elements: for each leaf what to fill up with; or one value for all leaves.
-                None for zeros, and "" for text.
-            drop_remainder: Leave a last, smaller batch out.
+            padded_shapes: Nested like the elements: the sizes of each leaf, as in `[None, 28]`, where None (or -1)
+                means the largest size in the batch. None alone means that for all dimensions.
+            padding_values: Nested like the elements: the fill value of each leaf; or one value for all leaves. None for
+                zeros, and "" for text.
+            drop_remainder: Drop a smaller last batch.
 
         Raises:
-            InvalidArgumentError: for a batch size below 1, or shapes and values that do not go with the elements; here
-                if the element spec tells, else while reading, in the element's place, as for an element that is larger
-                than `padded_shapes` says.
+            InvalidArgumentError: the batch size is below 1, or shapes or values do not fit the elements; raised here if
+                the element spec is known, else while reading, in place of the element. Also while reading, for an
+                element larger than `padded_shapes`.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -113,11 +113,11 @@ class Grouping:
 
     @checked()
     def unbatch(self) -> Dataset:
-        """Cut each element along the first dimension of its leaves into elements (as in tf.data).
+        """Cut each element into elements along the first dimension of its leaves (as in tf.data).
 
         Raises:
-            InvalidArgumentError: for leaves without a dimension; here if the element spec tells, else while reading, as
-                for leaves of different lengths.
+            InvalidArgumentError: a leaf has no dimensions; raised here if the element spec is known, else while
+                reading. Also while reading, for leaves of different lengths.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -129,15 +129,16 @@ class Grouping:
 
     @checked(batch_size=_batch_sizes)
     def rebatch(self, batch_size: int | Iterable[int], drop_remainder: bool = False) -> Dataset:
-        """Cut and join batches to another size, as `unbatch().batch(n)` would, by views and few copies (as in tf.data).
+        """Cut and join batches to another size, like `unbatch().batch(n)` but with few copies (as in tf.data).
 
         Args:
-            batch_size: 1 or more rows; several such numbers are used by turns.
-            drop_remainder: Leave a last, smaller batch out.
+            batch_size: 1 or more rows; several numbers are used by turns.
+            drop_remainder: Drop a smaller last batch.
 
         Raises:
-            InvalidArgumentError: for a size below 1, or leaves without a dimension; the latter here if the element spec
-                tells, else while reading, as for batches whose rows differ from those of the first.
+            InvalidArgumentError: a size is below 1, or a leaf has no dimensions; the latter is raised here if the
+                element spec is known, else while reading. Also while reading, for batches whose rows differ from those
+                of the first.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -150,19 +151,20 @@ class Grouping:
 
     @checked(size=integer(1), shift=optional(integer(1)), stride=integer(1))
     def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
-        """Make datasets of `size` consecutive elements the elements (as in tf.data).
+        """Make elements that are datasets of `size` consecutive elements (as in tf.data).
 
-        Of tuples and dicts each leaf is a dataset of its own, nested as the elements are. A window is read in the
-        pipeline that makes it: put `flat_map` or `interleave` behind.
+        For tuples and dicts, each leaf is a dataset of its own, nested like the elements. A window must be read in the
+        pipeline that makes it: use `flat_map` or `interleave` afterwards.
 
         Args:
             size: Elements of a window, 1 or more; the last windows may have fewer.
-            shift: How far the next window begins behind this one; None means `size`, so that windows do not overlap.
-            stride: How far apart the elements of a window are.
-            drop_remainder: Leave windows out that have fewer than `size` elements.
+            shift: How many elements after this window's start the next one starts; None means `size`, so that windows
+                do not overlap.
+            stride: Distance between the elements of a window.
+            drop_remainder: Drop windows with fewer than `size` elements.
 
         Raises:
-            InvalidArgumentError: for numbers below 1.
+            InvalidArgumentError: a number is below 1.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -192,19 +194,20 @@ class Grouping:
         window_size: int | None = None,
         window_size_func: Callable[[Any], Any] | None = None,
     ) -> Dataset:
-        """Gather elements of one key into windows, and put what a function makes of each window one after the other.
+        """Gather elements with the same key into windows, and read the datasets that a function makes of them in turn.
 
-        A window is handed on when it is full; at the end, those that are not, by their keys in order (as in tf.data).
+        A window is passed on when it is full; at the end, incomplete windows follow in the order of their keys (as in
+        tf.data).
 
         Args:
-            key_func: Gets an element as in `map`, returns its key, a whole number.
-            reduce_func: Gets a key and a Dataset of up to `window_size` elements of that key; returns a Dataset.
+            key_func: Takes an element as in `map`; returns its key, a whole number.
+            reduce_func: Takes a key and a Dataset of up to `window_size` elements with that key; returns a Dataset.
             window_size: 1 or more elements.
-            window_size_func: Instead of `window_size`: gets a key, returns the size of its windows.
+            window_size_func: Instead of `window_size`: takes a key and returns the size of its windows.
 
         Raises:
-            InvalidArgumentError: for a size below 1, or both or none of the two. While reading, in an element's place,
-                for a key that is no whole number.
+            InvalidArgumentError: the size is below 1, or both or none of the two are given. While reading, in place of
+                an element: its key is not a whole number.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -244,21 +247,22 @@ class Grouping:
         no_padding: bool = False,
         drop_remainder: bool = False,
     ) -> Dataset:
-        """Batch elements of similar length, so that little has to be filled up (as in tf.data).
+        """Batch elements of similar length, so that little padding is needed (as in tf.data).
 
         Args:
-            element_length_func: Gets an element as in `map`, returns its length, a whole number.
-            bucket_boundaries: Rising; bucket k holds lengths from boundary k - 1 up to, but without, boundary k.
-            bucket_batch_sizes: One for each bucket: one more than boundaries.
+            element_length_func: Takes an element as in `map`; returns its length, a whole number.
+            bucket_boundaries: Ascending; bucket k contains lengths from boundary k - 1 to boundary k, exclusive.
+            bucket_batch_sizes: One for each bucket: one more than there are boundaries.
             padded_shapes: As in `padded_batch`.
             padding_values: As in `padded_batch`.
-            pad_to_bucket_boundary: Fill up to the largest length of the bucket, not of the batch; elements beyond the
+            pad_to_bucket_boundary: Pad to the largest length of the bucket instead of the batch; elements beyond the
                 last boundary are refused.
-            no_padding: Batch as `batch` does.
-            drop_remainder: Leave last, smaller batches out.
+            no_padding: Batch like `batch`, without padding.
+            drop_remainder: Drop smaller last batches.
 
         Raises:
-            InvalidArgumentError: for boundaries that do not rise, or another number of batch sizes than of buckets.
+            InvalidArgumentError: the boundaries are not ascending, or the number of batch sizes differs from that of
+                buckets.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset

@@ -1,6 +1,6 @@
-"""The static processing modes, as plain data: what a pipeline offers them, and when they cannot be had.
+"""The static processing modes as plain data: what a pipeline offers them, and when they cannot be used.
 
-Clients ask at the call where a mode is chosen, dispatchers when a pass begins: neither needs the pipeline itself.
+Clients check when a mode is chosen, dispatchers when an iteration begins: neither needs the pipeline itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 STATIC_MODES: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")
-"""The modes in which worker i of n produces its shard, n being fixed when a pass begins."""
+"""The modes in which worker i of n produces its shard; n is fixed when an iteration begins."""
 MODES: Final = ("OFF", "DYNAMIC", *STATIC_MODES)
 UNKNOWN_FILE_COUNT: Final = -1
 
@@ -21,9 +21,10 @@ class ShardingSupport:
     """What a pipeline offers to the static modes.
 
     Attributes:
-        file_count: The number of files in the source that has the fewest; `UNKNOWN` where only reading could tell.
-        no_files_reason: Why the pipeline cannot be divided by files; empty where it can.
-        has_shard_hint: Whether it holds a `shard(SHARD_HINT, ...)`.
+        file_count: The number of files in the source with the fewest; `UNKNOWN_FILE_COUNT` if only reading would show
+            it.
+        no_files_reason: Why the pipeline cannot be divided by files; empty if it can.
+        has_shard_hint: Whether it contains a `shard(SHARD_HINT, ...)`.
     """
 
     file_count: int = UNKNOWN_FILE_COUNT
@@ -31,7 +32,7 @@ class ShardingSupport:
     has_shard_hint: bool = False
 
     def shards_by_file(self, mode: str) -> bool:
-        """Whether a mode divides this pipeline by its files."""
+        """Whether a mode divides this pipeline by files."""
         return mode in ("FILE", "FILE_OR_DATA") and not self.no_files_reason
 
 
@@ -39,8 +40,8 @@ def check_mode(mode: str, support: ShardingSupport) -> None:
     """Refuse a mode that a pipeline does not allow.
 
     Raises:
-        NotFoundError: FILE, and there are no files.
-        FailedPreconditionError: a hint, and another mode than HINT.
+        NotFoundError: the mode is FILE, and there are no files.
+        FailedPreconditionError: the pipeline has a shard hint, and the mode is not HINT.
     """
     if mode == "FILE" and support.no_files_reason:
         raise NotFoundError(
@@ -58,7 +59,7 @@ def check_mode(mode: str, support: ShardingSupport) -> None:
 
 
 def check_worker_count(mode: str, support: ShardingSupport, count: int) -> None:
-    """Refuse to divide a pipeline among no workers, or fewer files than there are workers.
+    """Refuse to divide a pipeline among no workers, or among more workers than there are files.
 
     Raises:
         InvalidArgumentError: in both cases.
@@ -78,10 +79,10 @@ def check_worker_count(mode: str, support: ShardingSupport, count: int) -> None:
 
 
 def require_endless(cardinality: int) -> None:
-    """Refuse to read data in rounds that are known to end: some consumers would be left without a last round.
+    """Refuse coordinated reads of data that are known to end: some consumers would miss the last round.
 
     Raises:
-        FailedPreconditionError: the length is known.
+        FailedPreconditionError: the cardinality is finite.
     """
     if cardinality >= 0:
         raise FailedPreconditionError(

@@ -1,4 +1,4 @@
-"""What every operation and source is: a frozen description that can tell its spec, its length, and build its stage."""
+"""The base of operations and sources: frozen descriptions that know their spec and length and can build their stage."""
 
 from __future__ import annotations
 
@@ -20,47 +20,52 @@ if TYPE_CHECKING:
 INFINITE_CARDINALITY = -1
 """`Dataset.cardinality()` of a dataset that never ends."""
 UNKNOWN_CARDINALITY = -2
-"""`Dataset.cardinality()` of a dataset whose length only running it could tell."""
+"""`Dataset.cardinality()` of a dataset whose length only running it would show."""
 
 
 class SplitFeed(Protocol):
-    """Where the sources of a DYNAMIC task get their splits from (the dispatcher, by way of the worker)."""
+    """Gives the sources of a DYNAMIC task their splits; on a worker, they come from the dispatcher."""
 
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
-        """Begin the next repetition of one split provider, or a certain one.
+        """Begin the next repetition of a split provider, or the given one.
+
+        Args:
+            provider: The number of the split provider.
+            repetition: The repetition to read; None for the next one.
 
         Yields:
-            Runs of consecutive splits as (first, end), each at least one long, until there are no more.
+            Ranges of consecutive splits as (first, end), each with at least one split, until there are no more.
         """
         ...
 
     def repetition(self, provider: int) -> int:
-        """The repetition that was begun last."""
+        """Return the repetition that was begun last."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """What stages need to know of the run that they belong to.
+    """Properties of a run that its stages need.
 
     Attributes:
         entropy: The root of all unseeded randomness of this run.
-        iteration_path: Which pass this is: the iteration, then the number of each `repeat` around. Shuffles draw anew for each.
-        splits: Where sources get their splits; None to read everything.
+        iteration_path: The iteration, followed by the count of each enclosing `repeat`. Shuffles draw anew for each
+            value.
+        splits: The splits for sources to read; None to read everything.
         provider: The number of the next split provider, counted over the sources of the tree from left to right.
-        low_latency: Whether somebody waits for each element, as a worker's readers do: what exists is handed on within
-            milliseconds, though user code holds back what comes next. That takes a thread for each function.
-        deterministic: What holds for operations that were not told whether order matters.
-        shared_order: Whether other tasks have to come to the same order, since each cuts its shard out of it. They have one
-            entropy, and whoever draws one of his own takes a fixed one instead.
-        source_positions: Where sources tell what a reading position has to know of them; None where nobody asks.
-        nested: Whether this is inside of a dataset that a function made.
-        endless: Whether the passes go on for ever, so that one which is over already may be left out.
-        allocate: Where the elements are laid out that leave the pipeline, if they are laid out anew; None for anywhere, and
-            for an operation whose elements others change or keep.
-        opened_files: Where sources note the files that they open; None where nobody asks.
-        copied_later: Whether the elements are copied before user code sees them. Then a source or a recording may hand
-            out views of what it keeps; else it hands out copies.
+        low_latency: Whether results are delivered within milliseconds although user code delays those after them,
+            because clients of a worker wait for each element. This needs a thread for each function.
+        deterministic: The default for operations without a setting of their own.
+        shared_order: Whether other tasks must produce the same order, since each takes its shard of it. They share one
+            entropy, and an operation that would draw its own uses a fixed one instead.
+        source_positions: Collects the positions of sources for a reading position; None if none is needed.
+        nested: Whether this is inside a dataset that a function made.
+        endless: Whether the iterations never end, so that one which is already over may be left out.
+        allocate: Allocates memory for elements that leave the pipeline, if they are laid out anew. None for any memory,
+            and for operations whose elements are changed or kept by others.
+        opened_files: Records the files that sources open; None if they need not be recorded.
+        copied_later: Whether elements are copied before user code sees them. Then a source or a recording may return
+            views of its memory; otherwise it returns copies.
     """
 
     entropy: int
@@ -78,52 +83,52 @@ class BuildContext:
     copied_later: bool = False
 
     def seed(self, seed: int | None) -> list[int]:
-        """What to seed a generator of this pass with."""
+        """Return the seed for a generator of this iteration."""
         return [self.entropy if seed is None else seed, *self.iteration_path]
 
     def in_iteration(self, iteration: int, *, endless: bool = False) -> BuildContext:
-        """The context of one more pass over the same inputs; `endless` if there is always another one."""
+        """Return the context of one more iteration of the same inputs; `endless` if there is always another one."""
         return replace(self, iteration_path=(*self.iteration_path, iteration), endless=endless)
 
     def inner(self) -> BuildContext:
-        """The context of a dataset that a function made: its sources are read whole, never split.
+        """Return the context of a dataset that a function made: its sources are read whole, never split.
 
-        Nor is it worth threads: there may be one for each element.
+        It uses no extra threads either: there may be one such dataset for each element.
         """
         return replace(self, splits=None, low_latency=False, nested=True, allocate=None, copied_later=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """One node of a pipeline's tree. Subclasses are frozen dataclasses whose fields say what to do.
+    """One node of a pipeline's tree. Subclasses are frozen dataclasses whose fields are the parameters.
 
-    Operations are compared by identity: their fields may hold arrays, which have no single answer to `==`.
+    Operations are compared by identity: their fields may be arrays, for which `==` is not a single bool.
     """
 
     inputs: tuple[Operation, ...] = field(default=())
     replicated: ClassVar[bool] = False
-    """Whether each task of a DYNAMIC job reads all that is below by itself, instead of sharing its splits."""
+    """Whether each task of a DYNAMIC job reads everything under this operation, instead of sharing its splits."""
 
     has_source_position: ClassVar[bool] = False
-    """Whether its stage keeps a bookmark, so that a reading position tells what does not follow from the pipeline."""
+    """Whether its stage has a source position, because its elements do not follow from the pipeline alone."""
 
     passes_through: ClassVar[bool] = False
-    """Whether its input's elements leave it as they are and soon, and no user code sees them meanwhile."""
+    """Whether elements pass unchanged and without delay, and no user code sees them meanwhile."""
 
     copies: ClassVar[bool] = False
-    """Whether all that leaves it are copies of its input's elements."""
+    """Whether all its elements are copies of its input's elements."""
 
     rearranges: ClassVar[bool] = False
-    """Whether its input's elements leave it as they are, alone or in tuples, and no user code sees them meanwhile."""
+    """Whether elements pass unchanged, alone or in tuples, and no user code sees them meanwhile."""
 
     @property
     def name(self) -> str:
-        """What this operation is called in reports and errors, as in `map(decode)`."""
+        """The name of this operation in reports and errors, as in `map(decode)`."""
         return type(self).__name__.lower()
 
     @property
     def element_spec(self) -> Any:
-        """Structure of `TensorSpec`s, or None where only running the pipeline could tell."""
+        """Structure of `TensorSpec`s, or None if only running the pipeline would show it."""
         return None
 
     @property
@@ -133,59 +138,59 @@ class Operation:
 
     @property
     def elementwise(self) -> bool:
-        """Whether each element is made of the input's at the same place alone: a shard may then be taken before it."""
+        """Whether element i depends on input element i alone, so that a shard may be taken before this operation."""
         return False
 
     @property
     def split_local(self) -> bool:
-        """Whether each element is made of one split's alone, whatever the others are; sources apart."""
+        """Whether each element depends on a single split, whatever the others are. Not meaningful for sources."""
         return self.elementwise
 
     def repeatable_under(self, *, deterministic: bool) -> bool:
         """Whether this operation gives the same elements again from the same input and the same entropy.
 
         Args:
-            deterministic: What holds for operations that were not told whether order matters.
+            deterministic: The default for operations without a setting of their own.
         """
         del deterministic
         return True
 
     @property
     def iteration_counter(self) -> IterationCounter | None:
-        """Counts the passes of a source that several datasets may read; None where they are counted elsewhere."""
+        """Counts the iterations of a source that several datasets may read; None if they are counted elsewhere."""
         return None
 
     @property
     def draws_without_seed(self) -> bool:
-        """Whether it draws at random, and has no seed of the user's to draw by."""
+        """Whether it draws at random without a seed from the user."""
         return False
 
     @property
     def remote_pipeline(self) -> Operation | None:
-        """The pipeline that a service runs to make this source's elements, where it is known."""
+        """The pipeline that a service runs to produce this source's elements, if it is known."""
         return None
 
     @property
     def position_identity(self) -> Any:
-        """What a reading position knows this operation by, beside its name; None for all its fields."""
+        """The value that identifies this operation in a reading position, besides its name; None for all its fields."""
         return None
 
     def split_provider(self) -> SplitProvider | None:
-        """How a dispatcher cuts this source into splits; None for an operation that is no source.
+        """Return how a dispatcher cuts this source into splits; None for an operation with inputs.
 
         Raises:
-            UnimplementedError: for a source that cannot be split.
+            UnimplementedError: the source cannot be split.
         """
         if self.inputs:
             return None
         raise UnimplementedError(f"the source {self.name} cannot be cut into splits")
 
     def build(self, context: BuildContext) -> Stage:
-        """The stage that does this operation, its inputs built as well."""
+        """Build the stage of this operation and those of its inputs."""
         raise NotImplementedError
 
     def build_inputs(self, context: BuildContext) -> Sequence[Stage]:
-        """The stages of the inputs, each with the numbers of its own split providers."""
+        """Build the stages of the inputs, each with the numbers of its own split providers."""
         stages: list[Stage] = []
         copied_later = self.copies or (context.copied_later and (self.passes_through or self.rearranges))
         if copied_later != context.copied_later or (context.allocate is not None and not self.passes_through):
@@ -197,44 +202,41 @@ class Operation:
                 stages.append(operation.build(context.inner() if operation.replicated else context))
                 context = replace(context, provider=context.provider + count_sources(operation))
         except BaseException:
-            for stage in stages:  # they may read from a service already
+            for stage in stages:  # they may already read from a service
                 stage.close()
             raise
         return stages
 
 
 class SameSpec(Operation):
-    """An operation whose elements are its input's: some of them, all of them, or all in another order."""
+    """An operation whose elements are those of its input: some, all, or all in another order."""
 
     @property
     def element_spec(self) -> Any:
-        """The input's."""
         return self.inputs[0].element_spec
 
 
 class Unchanged(SameSpec):
-    """An operation whose elements are exactly its input's; it says something about how they come."""
+    """An operation whose elements are exactly its input's; it only affects how they are produced."""
 
     @property
     def cardinality(self) -> int:
-        """The input's."""
         return self.inputs[0].cardinality
 
     @property
     def elementwise(self) -> bool:
-        """It is."""
         return True
 
 
 def count_sources(operation: Operation) -> int:
-    """The number of sources in a tree that share splits; a source that is used twice counts twice."""
+    """Count the sources of a tree that share splits; a source that is used twice counts twice."""
     if operation.replicated:
         return 0
     return sum(map(count_sources, operation.inputs)) if operation.inputs else 1
 
 
 def walk(operation: Operation) -> Iterator[Operation]:
-    """A tree's operations, inputs first, from left to right."""
+    """Yield a tree's operations, inputs first, from left to right."""
     for source in operation.inputs:
         yield from walk(source)
     yield operation

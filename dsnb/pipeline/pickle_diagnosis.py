@@ -1,8 +1,8 @@
-"""Which variable of which operation keeps a pipeline from being pickled.
+"""Finds the variable that prevents a pipeline from being pickled.
 
-A pickler's own error names a type ("cannot pickle '_thread.lock' object") and not where it came from. Here every part
-is pickled by itself, from the operation's fields down through what its functions reach, until a value fails none of
-whose parts fails.
+A pickler's own error names a type ("cannot pickle '_thread.lock' object") but not where it is used. Here every part is
+pickled separately, from the operation's fields down through what its functions refer to, until a value fails although
+all of its parts can be pickled.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
 
 TryPickle = Callable[[Any], Exception | None]
-"""Pickles a value by itself and gives the error, None where it works."""
+"""Pickles a value separately; returns the error, or None on success."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One step from a value to a part of it. Steps that begin with a name are variables; others go on from one."""
+    """One step from a value to a part of it. A label that begins with a name is a variable; others extend one."""
 
     label: str
     value: Any
 
 
 def unpicklable_error(operations: Iterable[Operation], error: Exception, try_pickle: TryPickle) -> InvalidArgumentError:
-    """The error to raise for a pipeline that failed with `error`.
+    """Return the error to raise for a pipeline whose pickling failed with `error`.
 
     Args:
         operations: All operations of the pipeline.
-        error: What pickling it raised.
-        try_pickle: How to find out whether a value can be pickled.
+        error: The error of the pickler.
+        try_pickle: Tests whether a value can be pickled.
     """
     for operation in operations:
         for field in dataclasses.fields(operation):
@@ -55,10 +55,10 @@ def unpicklable_error(operations: Iterable[Operation], error: Exception, try_pic
 
 
 def _find(first: _Step, failure: Exception, try_pickle: TryPickle) -> list[_Step]:
-    """The steps to the innermost value that fails; depth-first, because of cycles each value is looked at once."""
+    """Return the steps to the innermost failing value; depth-first, visiting each value once because of cycles."""
     trail = [first]
     seen = {id(first.value)}
-    # What is nested too deeply fails level by level: it is named by the variable that holds all of it.
+    # A value nested too deeply fails at every level: name the variable that contains all of it.
     while not _is_too_deep(failure) or isinstance(
         trail[-1].value, types.FunctionType | types.MethodType | functools.partial
     ):
@@ -81,7 +81,7 @@ def _is_too_deep(failure: Exception) -> bool:
 
 
 def _parts(value: Any) -> Iterator[_Step]:
-    """What a value is pickled with, each part under the name that its owner has for it."""
+    """Yield the parts that a value is pickled with, each under its owner's name for it."""
     if isinstance(value, types.FunctionType) and (registry := singledispatch_registry(value)):
         for handler in registry.values():
             yield _Step(_name_of(handler), handler)
@@ -121,10 +121,10 @@ def _contents(value: Any) -> Iterator[_Step]:
 
 
 def _state(value: Any) -> Iterator[_Step]:
-    """The parts of an instance, by its own account of how to rebuild it."""
+    """Yield the parts of an instance, as its `__reduce__` states them."""
     try:
         reduced = reduced_form(value)
-    except Exception:  # noqa: BLE001 - it cannot tell its parts, so it is the culprit itself
+    except Exception:  # noqa: BLE001 - it cannot state its parts, so it is the culprit itself
         return
     if isinstance(reduced, tuple):
         _, arguments, *rest = reduced
@@ -160,14 +160,14 @@ def _describe(operation: Operation, trail: list[_Step], failure: Exception) -> I
 
 
 def _variable_names(trail: list[_Step]) -> tuple[str, list[str]]:
-    """The innermost variable with the steps into it, and the variables on the way to it."""
+    """Return the innermost variable with the steps into it, and the variables on the way to it."""
     names: list[str] = []
     for step in trail:
         if names and step.label[0] in ".[ ":
             names[-1] += step.label
         elif names[-1:] != [step.label]:
             names.append(step.label)
-    # The first is the operation's own field, which its user never named, unless it is all there is.
+    # The first one is the operation's own field, which the user never named; use it only if there is no other.
     return names[-1], names[1:-1]
 
 
@@ -184,7 +184,7 @@ _LOCKS = {"lock", "RLock", "Lock", "Event", "Condition", "Semaphore", "BoundedSe
 
 
 def _hint(culprit: Any) -> str:
-    """What to do about a value of this kind."""
+    """Return advice for a value of this kind."""
     if isinstance(culprit, IOBase):
         return "pass the file's path, and open the file inside the function"
     if isinstance(culprit, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):

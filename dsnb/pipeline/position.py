@@ -1,11 +1,12 @@
-"""One pass over a dataset, and its reading position: what it takes to go on at the same element, also elsewhere.
+"""One iteration of a dataset and its reading position: the data to resume at the same element, also elsewhere.
 
-Theory of operation. What a pipeline gives follows from its operations, the root of its randomness and the number of
-its pass; so a position is these three and a count of the elements that came out. Resuming builds the pipeline again and
-skips, which costs nothing where `Stage.skip` costs nothing. What does not follow from them, the sources that read from
-a service, keeps a bookmark each (`engine/bookmarks`). Elements that were prefetched and not yielded are produced again.
+Theory of operation. A pipeline's output follows from its operations, the root of its randomness and the number of its
+iteration. So a position consists of these three and the number of elements that came out. Resuming builds the pipeline
+again and skips, which costs nothing where `Stage.skip` costs nothing. Sources that read from a service do not follow
+from these three; each has a position of its own (`SourcePositions`). Elements that were prefetched but not yielded are
+produced again.
 
-A position is plain data: text, numbers, lists and dicts, for JSON as for pickle.
+A position is plain data: text, numbers, lists and dicts, for JSON as well as pickle.
 """
 
 from __future__ import annotations
@@ -40,33 +41,35 @@ _STATE_FIELDS: Final[dict[str, type]] = {
 
 
 class IterationCounter(Iterator[int]):
-    """Counts the passes over one dataset object; a position that is loaded sets it."""
+    """Counts the iterations of one dataset object; loading a position sets it."""
 
     def __init__(self) -> None:
         self._iterations = count()
         self.last = -1
-        """The pass that began last; -1 if none has."""
+        """The iteration that began last; -1 if none has begun."""
 
     def __next__(self) -> int:
         self.last = next(self._iterations)
         return self.last
 
     def continue_after(self, iteration: int) -> None:
-        """Let the pass after that one be the next."""
+        """Make the iteration after `iteration` the next one."""
         self._iterations, self.last = count(iteration + 1), iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetIteration:
-    """One pass of a pipeline.
+    """One iteration of a pipeline.
 
     Attributes:
         operation: The pipeline.
-        counter: Counts the passes over the dataset.
-        iteration: Which of them this is; None for the next one, whichever that is when this pass begins.
-        entropy: The root of what is drawn without a seed.
-        opened_files: Where the files are noted that are opened, as asked for when the pass was made; None if nobody does.
-        ended: Whether it was loaded at its end; then nothing is built that could count its passes.
+        counter: Counts the iterations of the dataset.
+        iteration: The number of this iteration; None for the next one when this one begins.
+        entropy: The root of all unseeded randomness.
+        source_positions: The positions of sources that read from a service.
+        opened_files: Records the files that are opened, if the caller tracked them when this object was made; None
+            otherwise.
+        ended: Whether it was loaded at its end; then no stage is built that could count its sources' iterations.
     """
 
     operation: Operation
@@ -78,11 +81,11 @@ class DatasetIteration:
     ended: bool = False
 
     def numbered(self) -> DatasetIteration:
-        """This pass, with its number."""
+        """Return this iteration with its number."""
         return self if self.iteration is not None else replace(self, iteration=next(self.counter))
 
     def build(self) -> Stage:
-        """The pipeline, from where the bookmarks say."""
+        """Build the pipeline, with sources at their loaded positions."""
         assert self.iteration is not None, "the pass has not begun"
         context = BuildContext(
             entropy=self.entropy,
@@ -94,10 +97,10 @@ class DatasetIteration:
         return build_pipeline(self.operation, context)
 
     def state(self, stage: Stage | None, position: IteratorPosition) -> dict[str, Any]:
-        """The reading position; the pipeline is of no matter where it came to its end.
+        """Return the reading position; `stage` is not used if the iteration has ended.
 
         Raises:
-            FailedPreconditionError: naming the operation whose elements could not be had again.
+            FailedPreconditionError: the pipeline cannot be repeated exactly; the message names the operation.
         """
         refuse_inexact(self.operation)
         return {
@@ -113,7 +116,7 @@ class DatasetIteration:
         }
 
     def _saved_sources(self, stage: Stage | None, position: IteratorPosition) -> dict[str, Any]:
-        """What the sources that read from a service have to know; after the end, which pass they read last."""
+        """Return the positions of sources that read from a service; at the end, the last iteration they read."""
         if stage is None or position.ended:
             return {str(at): {"repetition": numbers.last} for at, numbers in enumerate(self._source_counters())}
         return self.source_positions.collect(stage, _consumed_for_good(stage, position))
@@ -122,10 +125,10 @@ class DatasetIteration:
         return [step.iteration_counter for step in walk(self.operation) if step.iteration_counter is not None]
 
     def load_state(self, state: Any) -> tuple[DatasetIteration, IteratorPosition]:
-        """The pass that a position is in, and where.
+        """Return the iteration and the position that a state describes.
 
         Raises:
-            InvalidArgumentError: it is no position, or of another pipeline.
+            InvalidArgumentError: it is not a position, or belongs to another pipeline.
             FailedPreconditionError: another version of dsnb wrote it.
         """
         _check_state(state)
@@ -148,7 +151,7 @@ class DatasetIteration:
         return found, IteratorPosition(yielded=state["yielded"], failed=state["failed"], ended=state["ended"])
 
     def make_current(self) -> None:
-        """Have the next pass over the dataset be the one after this."""
+        """Make the next iteration of the dataset the one after this."""
         assert self.iteration is not None, "the pass has not begun"
         self.counter.continue_after(self.iteration)
         for at, numbers in enumerate(self._source_counters() if self.ended else ()):
@@ -157,12 +160,12 @@ class DatasetIteration:
                 numbers.continue_after(last["repetition"])
 
     def seek(self, stage: Stage, position: IteratorPosition) -> None:
-        """Have a pipeline of this pass go on at a place."""
+        """Move a pipeline of this iteration to a position."""
         skip_consumed(stage, position.yielded, failed=position.failed)
 
 
 def _consumed_for_good(stage: Stage, position: IteratorPosition) -> int:
-    """How many elements need never be had again. Where one failed, operations that gather lose count."""
+    """How many elements were consumed for good. After errors, operations that gather elements lose count: then 0."""
     return position.yielded if keeps_error_positions(stage) or not position.failed else 0
 
 

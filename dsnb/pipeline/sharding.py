@@ -1,13 +1,12 @@
-"""How a worker's pipeline is rewritten so that it produces one shard of several: a tree in, a tree out.
+"""Rewrites a worker's pipeline so that it produces one of several shards: takes a tree and returns a tree.
 
-Theory of operation. In the static modes worker i of n gets the whole pipeline and cuts it down to its share before it
-builds it. FILE leaves each n-th file in every source of files. DATA leaves each n-th element; the cut is made as early
-as the result stays the same, so that a `map` at the end is not run for what is thrown away. HINT puts the numbers
-where the user wrote `shard(SHARD_HINT, SHARD_HINT)`. FILE_OR_DATA is FILE where there are files to divide, and DATA
-elsewhere.
+Theory of operation. In the static modes, worker i of n gets the whole pipeline and reduces it to its share before
+building it. FILE keeps each n-th file in every source of files. DATA keeps each n-th element; the cut is made as early
+as the result allows, so that a final `map` does not run for elements that are dropped. HINT replaces the numbers in the
+user's `shard(SHARD_HINT, SHARD_HINT)`. FILE_OR_DATA means FILE if there are files to divide, and DATA otherwise.
 
-Cutting by place asks that all workers see one order. So the pipeline runs deterministically, whatever its options say,
-and the workers of one pass draw their unseeded randomness from one root (`BuildContext.entropy`).
+Cutting by position requires that all workers see the same order. So the pipeline runs deterministically, whatever its
+options say, and the workers of one iteration derive their unseeded randomness from one root (`BuildContext.entropy`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from dsnb.pipeline.splits import FileSource
 
 
 def sharding_support(operation: Operation) -> ShardingSupport:
-    """What a pipeline offers to the static modes."""
+    """Return what a pipeline offers to the static modes."""
     hinted = any(isinstance(step, Shard) and step.is_hint for step in walk(operation))
     try:
         known = [count for count in _file_counts(operation) if count != UNKNOWN_FILE_COUNT]
@@ -41,12 +40,12 @@ def sharding_support(operation: Operation) -> ShardingSupport:
 
 
 def sharded(operation: Operation, mode: str, count: int, index: int) -> Operation:
-    """The part of a pipeline that worker `index` of `count` produces; OFF and DYNAMIC leave it as it is.
+    """Return the part of a pipeline that worker `index` of `count` produces; OFF and DYNAMIC do not change it.
 
     Raises:
         InvalidArgumentError: there is no such worker, or there are too few files.
-        NotFoundError: FILE, and there are no files.
-        FailedPreconditionError: a hint, and another mode than HINT.
+        NotFoundError: the mode is FILE, and there are no files.
+        FailedPreconditionError: the pipeline has a shard hint, and the mode is not HINT.
 
     Example:
         >>> from dsnb.pipeline.dataset import Dataset
@@ -71,7 +70,7 @@ def sharded(operation: Operation, mode: str, count: int, index: int) -> Operatio
 
 
 def _shard_by_data(operation: Operation, count: int, index: int) -> Operation:
-    """Each n-th element, cut out before what only changes elements one by one."""
+    """Keep each n-th element; the cut is placed before operations that change elements one by one."""
     if operation.elementwise:
         (source,) = operation.inputs
         return replace(operation, inputs=(_shard_by_data(source, count, index),))
@@ -86,7 +85,7 @@ def _shard_by_hint(operation: Operation, count: int, index: int) -> Operation:
 
 
 def _made_deterministic(operation: Operation) -> Operation:
-    """The pipeline with everything in it deterministic."""
+    """Return the pipeline with every operation in it deterministic."""
     if any(field.name == "deterministic" for field in fields(operation)):
         operation = replace(operation, deterministic=True)  # type: ignore[call-arg]  # of those that have the field
     return _with_inputs(operation, _made_deterministic)
@@ -100,7 +99,7 @@ def _with_inputs(operation: Operation, change: Callable[[Operation], Operation])
 
 
 def _shard_by_file(operation: Operation, count: int, index: int) -> Operation:
-    """Each n-th file of every source."""
+    """Keep each n-th file of every source."""
     if isinstance(operation, FileSource):
         return replace(operation, files=operation.files[index::count])
     if operation.replicated:
@@ -111,17 +110,17 @@ def _shard_by_file(operation: Operation, count: int, index: int) -> Operation:
 
 
 def _shard_file_names(operation: Operation, count: int, index: int) -> Operation:
-    """Each n-th element of every source: they name the files that a function opens."""
+    """Keep each n-th element of every source: they are the names of files that a function opens."""
     if not operation.inputs:
         return Shard(inputs=(operation,), count=count, index=index)
     return _with_inputs(operation, lambda source: _shard_file_names(source, count, index))
 
 
 def _file_counts(operation: Operation) -> Iterator[int]:
-    """The number of files of each source, `UNKNOWN` where only reading could tell.
+    """Yield the number of files of each source, `UNKNOWN_FILE_COUNT` if only reading would show it.
 
     Raises:
-        NotFoundError: for a source of something else.
+        NotFoundError: a source reads no files.
     """
     if isinstance(operation, FileSource):
         yield len(operation.files)
@@ -143,12 +142,12 @@ def _has_files(operation: Operation) -> bool:
 
 
 def _opens_files(operation: Operation) -> bool:
-    """Whether the datasets that an operation's function makes read files, as in `interleave(TextLineDataset)`."""
+    """Whether the datasets that an operation's function returns read files, as in `interleave(TextLineDataset)`."""
     return isinstance(operation, FlatMap | Interleave) and opens_files(operation.function)
 
 
 def opens_files(function: Any) -> bool:
-    """Whether a function is, or mentions, a dataset class that reads files; also by way of the user's functions."""
+    """Whether a function is or mentions a dataset class that reads files, directly or through other user functions."""
     waiting, seen = [function], set()
     while waiting:
         value = waiting.pop()

@@ -1,4 +1,4 @@
-"""What operations do to element specs and cardinalities; by the rules that tf.data documents."""
+"""How operations change element specs and cardinalities, by the rules that tf.data documents."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 
 
 def map_leaves(function: Callable[[TensorSpec], TensorSpec], spec: Any) -> Any:
-    """A spec of the same structure with each leaf changed; None stays None."""
+    """Return a spec of the same structure with each leaf changed; None stays None."""
     return None if spec is None else rebuild(structure_of(spec), map(function, flatten(spec)))
 
 
 def add_dimension(spec: Any, size: int | None) -> Any:
-    """The spec of a batch of `size` elements."""
+    """Return the spec of a batch of `size` elements."""
     return map_leaves(lambda leaf: TensorSpec((size, *leaf.shape), leaf.dtype), spec)
 
 
 def drop_dimension(spec: Any) -> Any:
-    """The spec of one row of a batch."""
+    """Return the spec of one row of a batch."""
     return map_leaves(lambda leaf: TensorSpec(leaf.shape[1:], leaf.dtype), spec)
 
 
 def are_compatible(first: Any, second: Any) -> bool:
-    """Whether elements of two specs can be of one dataset: one structure, and leaves of equal dtype and rank."""
+    """Whether elements of two specs can be in one dataset: same structure, and leaves of equal dtype and rank."""
     if structure_of(first) != structure_of(second):
         return False
     pairs = zip(flatten(first), flatten(second), strict=True)
@@ -34,7 +34,7 @@ def are_compatible(first: Any, second: Any) -> bool:
 
 
 def merge_specs(first: Any, second: Any) -> Any:
-    """A spec that elements of two specs that can follow each other both fit: sizes that differ become unknown."""
+    """Return a spec that fits the elements of two compatible specs: sizes that differ become unknown."""
     if first is None or second is None:
         return None
     pairs = zip(flatten(first), flatten(second), strict=True)
@@ -47,19 +47,19 @@ def _merge_leaf(first: TensorSpec, second: TensorSpec) -> TensorSpec:
 
 
 def total_cardinality(cardinalities: Sequence[int]) -> int:
-    """The cardinality of datasets one after the other."""
+    """Return the cardinality of datasets read one after another."""
     if INFINITE_CARDINALITY in cardinalities:
         return INFINITE_CARDINALITY
     return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in cardinalities else sum(cardinalities)
 
 
 def shortest_cardinality(cardinalities: Sequence[int]) -> int:
-    """The cardinality of datasets side by side."""
+    """Return the cardinality of datasets that are zipped."""
     if UNKNOWN_CARDINALITY in cardinalities:
         return UNKNOWN_CARDINALITY
     return min((c for c in cardinalities if c != INFINITE_CARDINALITY), default=INFINITE_CARDINALITY)
 
 
 def map_cardinality(cardinality: int, function: Callable[[int], int]) -> int:
-    """A known, finite cardinality changed; infinite and unknown ones stay."""
+    """Apply a function to a known, finite cardinality; infinite and unknown ones stay."""
     return function(cardinality) if cardinality >= 0 else cardinality

@@ -1,8 +1,8 @@
-"""Splits: how a source is cut into pieces that several tasks share, as plain data that needs no unpickling.
+"""Splits: pieces of a source that several tasks share, described as plain data that needs no unpickling.
 
-A source numbers what it can hand out separately (indices of a range, rows of an array, files) from 0 to `count - 1`; a
-dispatcher hands out runs of these numbers, each once a repetition. A source that cannot be cut (a generator) has one
-split: the task that gets it reads everything.
+A source numbers its separable parts (indices of a range, rows of an array, files) from 0 to `count - 1`. A dispatcher
+assigns ranges of these numbers to tasks, each number once for each repetition. A source that cannot be cut (a
+generator) has one split: the task that gets it reads everything.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dsnb.pipeline.operation import BuildContext, Operation
 
 @dataclass(frozen=True, slots=True)
 class SplitProvider:
-    """What cuts one source into splits.
+    """How one source is cut into splits.
 
     Attributes:
-        source: The source's name, for people.
+        source: The source's name, for messages.
         count: The number of splits; they are numbered from 0.
 
     Example:
@@ -40,7 +40,7 @@ class SplitProvider:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FileSource(Operation):
-    """A source that reads files, or names them: what FILE sharding divides. One split for each file."""
+    """A source that reads files or lists their names, which FILE sharding divides. One split for each file."""
 
     files: tuple[str, ...]
 
@@ -48,17 +48,16 @@ class FileSource(Operation):
         return self.files
 
     def split_provider(self) -> SplitProvider:
-        """One split for each file."""
         return SplitProvider(self.name, len(self.files))
 
 
 def split_providers(operation: Operation) -> tuple[SplitProvider, ...]:
-    """The split providers of a tree's sources, from left to right; a source that is used twice counts twice.
+    """Return the split providers of a tree's sources, from left to right; a source used twice counts twice.
 
-    The place in the tuple is the number that `BuildContext.provider` gives the source when the tree is built.
+    The index in the tuple is the number that `BuildContext.provider` gives the source when the tree is built.
 
     Raises:
-        UnimplementedError: naming a source that cannot be split.
+        UnimplementedError: a source cannot be split; the message names it.
     """
     if operation.replicated:
         return ()
@@ -69,10 +68,10 @@ def split_providers(operation: Operation) -> tuple[SplitProvider, ...]:
 
 
 class SplitCursor:
-    """Which splits one source has to read in this pass: all of them, or what the feed hands out.
+    """The splits that one source must read in this iteration: all of them, or those that the feed returns.
 
-    Making one opens the next repetition of the source's split provider, read or not, so that the passes of all tasks
-    keep the same numbers.
+    Creating a cursor opens the next repetition of the source's split provider, whether it is read or not, so that all
+    tasks count the same repetitions.
     """
 
     def __init__(self, context: BuildContext, count: int) -> None:
@@ -86,17 +85,18 @@ class SplitCursor:
         self._first = 0
         self._end = 0
         self._waited: tuple[int, int | None] = (0, None)
-        """Time spent waiting for the feed, and since when it is waited for now."""
+        """Finished waiting time for the feed, and the start of the current wait or None; one tuple, so that reports
+        never see half of it."""
 
     def skip(self, count: int) -> int:
-        """Leave positions out; how many there were."""
+        """Skip positions; return how many there were."""
         left = count
         while left and (positions := self.take(left)):
             left -= len(positions)
         return count - left
 
     def take(self, most: int) -> range:
-        """The next consecutive positions, at least one and at most `most`; an empty range at the end."""
+        """Return the next consecutive positions, at least one and at most `most`; an empty range at the end."""
         while self._first >= self._end:
             piece = self._next_range()
             if piece is None:
@@ -107,12 +107,12 @@ class SplitCursor:
         return range(first, self._first)
 
     def resume_point(self, skipped: int, finished_splits: int, skip: int) -> ResumePoint:
-        """Where a source goes on that is done with so many positions since it began.
+        """Return where a source continues after finishing some of its positions.
 
         Args:
-            skipped: Positions that were left out when it began; only of a source that reads everything.
-            finished_splits: Positions that it is done with since.
-            skip: Elements to leave out behind those.
+            skipped: Positions that were skipped when it began; only for a source that reads everything.
+            finished_splits: Positions that it finished since then.
+            skip: Elements to drop after those.
         """
         if self._feed is None:
             return ResumePoint(counter=skipped + finished_splits, skip=skip)
@@ -121,7 +121,7 @@ class SplitCursor:
         )
 
     def begin_at(self, point: ResumePoint) -> None:
-        """Begin there. Splits that are handed out come without those that are done with."""
+        """Begin at a point. A feed does not return finished splits, so only a cursor without one must skip them."""
         if self._feed is None:
             self.skip(point.counter)
         elif point.repetition:
@@ -139,22 +139,22 @@ class SplitCursor:
 
     @property
     def wait_ns(self) -> int:
-        """Time spent waiting for the feed, now too."""
+        """Time spent waiting for the feed, including the current wait."""
         waited, since = self._waited
         return waited if since is None else waited + perf_counter_ns() - since
 
 
 class SourceStage(Stage):
-    """A source at work, which reads the positions that it is given.
+    """The stage of a source: reads the positions that its cursor returns.
 
     Args:
-        name: The operation's.
-        context: Tells where positions come from.
-        count: How many there are in all.
+        name: The operation's name.
+        context: Supplies the positions.
+        count: The number of positions in total.
     """
 
     one_element_per_split = False
-    """Whether each position is one element."""
+    """Whether each position is exactly one element."""
 
     def __init__(self, name: str, context: BuildContext, count: int) -> None:
         super().__init__(name)
@@ -162,11 +162,11 @@ class SourceStage(Stage):
         self._resumable_positions = None if self.one_element_per_split else ResumablePositions()
 
     def skip(self, count: int) -> int:
-        """Counted, where each position is one element."""
+        """Skip positions without reading them, if each position is one element."""
         return self._splits.skip(count) if self.one_element_per_split else super().skip(count)
 
     def resume_point(self, count: int) -> ResumePoint:
-        """Behind the positions that it is done with, and the elements of the next one that it gave."""
+        """After the finished positions, and the elements of the next position that were delivered."""
         begun = self._start_point
         if self.one_element_per_split:
             return self._splits.resume_point(begun.counter, count, 0)
@@ -177,14 +177,13 @@ class SourceStage(Stage):
         return self._splits.resume_point(begun.counter, finished_splits, count - given)
 
     def begin_at(self, point: ResumePoint) -> None:
-        """Begin there."""
         self._splits.begin_at(point)
         super().begin_at(point)
 
     def note_splits_finished(self, undelivered: int = 0) -> None:
-        """Note that all elements of the positions that were taken are out.
+        """Record that all elements of the taken positions are delivered.
 
         Args:
-            undelivered: How many of them are about to be given by the pull that goes on.
+            undelivered: How many of them the running pull is about to return.
         """
         self.note_resumable_position(self._splits.taken, undelivered)

@@ -1,7 +1,7 @@
-"""The methods of `Dataset` that make one dataset out of another.
+"""The methods of `Dataset` that derive one dataset from another.
 
-Names, arguments and meaning are those that tf.data documents, so that a user who comes from there changes imports and
-little else; where dsnb differs, the docstring says so.
+Names, arguments and meaning are those that tf.data documents, so that users of tf.data change little more than imports.
+Where dsnb differs, the docstring says so.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Transformations(Grouping):
-    """What can be done to a dataset; each method returns a new one and leaves this one as it is."""
+    """Transformations of a dataset; each method returns a new dataset and leaves this one unchanged."""
 
     @checked(map_func=function, num_parallel_calls=parallel_calls)
     def map(
@@ -56,20 +56,21 @@ class Transformations(Grouping):
     ) -> Dataset:
         """Call a function for each element; its results are the elements of the new dataset.
 
-        A tuple is unpacked into arguments; a dict, a named tuple and anything else is passed whole (as in tf.data).
+        A tuple is unpacked into arguments; a dict, a named tuple or anything else is passed as one argument (as in
+        tf.data). An error of the function is raised in place of the element; the following `next` continues with the
+        next element.
 
         Args:
-            map_func: Gets NumPy arrays and scalars, `str` and `bytes`; returns arrays, numbers or text, nested in
-                tuples, dicts or lists. It may return one buffer again and again: what it can still write to is copied.
+            map_func: Takes NumPy arrays and scalars, `str` and `bytes`; returns arrays, numbers or text, nested in
+                tuples, dicts or lists. It may return the same buffer repeatedly: values that it can still write to are
+                copied.
             num_parallel_calls: How many threads call it; None for the reading thread, `AUTOTUNE` to measure whether
-                threads pay (for short functions that keep the interpreter they do not).
-            deterministic: False lets results of several threads come as they are ready. None goes by `with_options`,
-                else True.
+                threads help (they do not help short functions that hold the GIL).
+            deterministic: False yields results of several threads in the order in which they are ready. None follows
+                `with_options`, else True.
 
         Raises:
-            InvalidArgumentError: for something that cannot be called, or a wrong number of calls.
-
-        An error of the function is raised in its element's place; the next `next` goes on with the following element.
+            InvalidArgumentError: for something that cannot be called, or an invalid number of calls.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -86,7 +87,10 @@ class Transformations(Grouping):
 
     @checked(predicate=function)
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        """Keep the elements for which a function says yes; called with arguments as in `map` (as in tf.data).
+        """Keep the elements for which a function returns True; called with arguments as in `map` (as in tf.data).
+
+        Args:
+            predicate: Takes an element as in `map`; returns one truth value.
 
         Raises:
             InvalidArgumentError: for something that cannot be called.
@@ -101,17 +105,18 @@ class Transformations(Grouping):
 
     @checked(initial_state=anything, scan_func=function_of("the state", "an element"))
     def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
-        """Call a function for each element with a state that it hands on to itself (as in tf.data).
+        """Call a function for each element, with a state that passes from one call to the next (as in tf.data).
+
+        An error of the function is raised in place of the element; the state stays as it was, and the following `next`
+        continues with the next element.
 
         Args:
-            initial_state: What the first call gets, in each pass; read as in `from_tensors`, its arrays read-only.
-            scan_func: Gets the state and an element (a tuple is not unpacked); returns the next state, nested as the
-                first one, and what is to be the element of the new dataset.
+            initial_state: The state for the first call of each epoch; read as in `from_tensors`, arrays are read-only.
+            scan_func: Takes the state and an element (a tuple is not unpacked); returns the next state, nested like the
+                first one, and the element of the new dataset.
 
         Raises:
             InvalidArgumentError: for something that cannot be called, or a state that NumPy cannot read.
-
-        An error of the function is raised in its element's place; the state stays, and the next `next` goes on.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -130,9 +135,10 @@ class Transformations(Grouping):
 
     @checked()
     def unique(self) -> Dataset:
-        """Leave elements out that were there before (as in tf.data, for elements of every kind).
+        """Drop elements that occurred before (as in tf.data, but for elements of every kind).
 
-        What came is remembered: an element itself where it is short, else 16 bytes of it. One zero and one NaN count.
+        Memory use grows with the number of distinct elements: short ones are kept, others as a 16-byte digest. 0.0 and
+        -0.0 count as equal, and so do all NaNs.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -145,18 +151,17 @@ class Transformations(Grouping):
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = True
     ) -> Dataset:
-        """Hand out elements in random order, drawn from a buffer of the next `buffer_size` (as in tf.data).
+        """Return elements in random order, drawn from a buffer of the next `buffer_size` elements (as in tf.data).
 
-        For a perfect shuffle the buffer must hold the whole dataset. The order for a seed does not depend on how fast
-        anything is.
+        For a perfect shuffle the buffer must hold the whole dataset. The order for a seed does not depend on timing.
 
         Args:
             buffer_size: 1 or more elements; 1 keeps the order.
-            seed: With a seed, pass k has the same order in every run.
-            reshuffle_each_iteration: False for one order in all passes; without a seed that is one fixed order.
+            seed: With a seed, epoch k has the same order in every run.
+            reshuffle_each_iteration: False gives the same order in all epochs; without a seed that is one fixed order.
 
         Raises:
-            InvalidArgumentError: for a buffer size below 1.
+            InvalidArgumentError: the buffer size is below 1.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -173,12 +178,15 @@ class Transformations(Grouping):
 
     @checked(count=optional(integer(-1, hint="pass a count of 0 or more, or None for ever")))
     def repeat(self, count: int | None = None) -> Dataset:
-        """Go through the dataset `count` times; for ever with None or -1 (as in tf.data).
+        """Repeat the dataset `count` times; forever with None or -1 (as in tf.data).
 
-        An endless repeat of a dataset that turns out empty ends. Each pass runs the pipeline anew.
+        An endless repeat of a dataset that turns out to be empty ends. Each repetition runs the pipeline anew.
+
+        Args:
+            count: 0 or more; None or -1 for an endless dataset.
 
         Raises:
-            InvalidArgumentError: for a count below -1.
+            InvalidArgumentError: the count is below -1.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -189,10 +197,13 @@ class Transformations(Grouping):
 
     @checked(count=count_or_all)
     def take(self, count: int) -> Dataset:
-        """Keep the first `count` elements, all of them with -1 (as in tf.data); nothing behind them is computed.
+        """Keep the first `count` elements, all of them with -1 (as in tf.data); later elements are not computed.
+
+        Args:
+            count: 0 or more, or -1.
 
         Raises:
-            InvalidArgumentError: for a count below -1.
+            InvalidArgumentError: the count is below -1.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -203,7 +214,10 @@ class Transformations(Grouping):
 
     @checked(predicate=function)
     def take_while(self, predicate: Callable[..., Any]) -> Dataset:
-        """Keep the elements before the first for which a function says no; called as in `map` (as in tf.data).
+        """Keep the elements before the first for which a function returns False; called as in `map` (as in tf.data).
+
+        Args:
+            predicate: Takes an element as in `map`; returns one truth value.
 
         Raises:
             InvalidArgumentError: for something that cannot be called.
@@ -218,10 +232,13 @@ class Transformations(Grouping):
 
     @checked(count=count_or_all)
     def skip(self, count: int) -> Dataset:
-        """Leave the first `count` elements out, all of them with -1 (as in tf.data).
+        """Drop the first `count` elements, all of them with -1 (as in tf.data).
+
+        Args:
+            count: 0 or more, or -1.
 
         Raises:
-            InvalidArgumentError: for a count below -1.
+            InvalidArgumentError: the count is below -1.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -234,17 +251,17 @@ class Transformations(Grouping):
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keep the elements at `index`, `index + num_shards`, and so on (as in tf.data).
 
-        All shards together have each element once, if each of them sees the elements in one order: shard before an
-        unseeded `shuffle`.
+        All shards together contain each element once, provided that each of them sees the elements in the same order:
+        shard before an unseeded `shuffle`.
 
         Args:
-            num_shards: 1 or more; or `dsnb.SHARD_HINT`, for the workers of a job in the mode `ShardingPolicy.HINT` to
-                put in how many they are, and which one.
-            index: 0 to `num_shards - 1`; with `SHARD_HINT` it does not matter.
+            num_shards: 1 or more; or `dsnb.SHARD_HINT`, which the workers of a job in the mode `ShardingPolicy.HINT`
+                replace by their number and index.
+            index: 0 to `num_shards - 1`; ignored with `SHARD_HINT`.
 
         Raises:
-            InvalidArgumentError: for numbers that can never be right. While reading FailedPreconditionError, when
-                nobody filled the hint in.
+            InvalidArgumentError: the numbers can never be valid. While reading: FailedPreconditionError, if the hint
+                was not replaced.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -256,14 +273,14 @@ class Transformations(Grouping):
 
     @checked(buffer_size=integer(AUTOTUNE, hint="pass a number of elements, or dsnb.AUTOTUNE"))
     def prefetch(self, buffer_size: int) -> Dataset:
-        """Have up to `buffer_size` elements made ready on a thread while the reader works (as in tf.data).
+        """Prepare up to `buffer_size` elements on a thread while the reader works (as in tf.data).
 
         Args:
-            buffer_size: A number of elements; 0 for no look-ahead; `AUTOTUNE` to begin with two and hold twice as many
-                whenever the reader had to wait, up to 64 MiB.
+            buffer_size: A number of elements; 0 for no look-ahead; `AUTOTUNE` to begin with two and double whenever the
+                reader had to wait, up to 64 MiB.
 
         Raises:
-            InvalidArgumentError: for a negative size other than AUTOTUNE.
+            InvalidArgumentError: the size is negative and not AUTOTUNE.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -274,13 +291,13 @@ class Transformations(Grouping):
 
     @checked(options=options_rule)
     def with_options(self, options: Options) -> Dataset:
-        """Set how the whole pipeline runs, and what its reader gets (as in tf.data).
+        """Set how the whole pipeline runs, and what its elements look like (as in tf.data).
 
         Args:
-            options: Later settings hold against earlier ones; what it leaves at None stays.
+            options: Later settings override earlier ones; a setting of None changes nothing.
 
         Raises:
-            InvalidArgumentError: for anything that is no `dsnb.Options`.
+            InvalidArgumentError: for anything that is not a `dsnb.Options`.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -296,7 +313,7 @@ class Transformations(Grouping):
 
     @checked()
     def options(self) -> Options:
-        """The settings of this pipeline (as in tf.data).
+        """Return the settings of this pipeline (as in tf.data).
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -307,10 +324,13 @@ class Transformations(Grouping):
 
     @checked(dataset=dataset)
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """Put another dataset behind this one (as in tf.data); sizes of dimensions may differ.
+        """Append another dataset to this one (as in tf.data); sizes of dimensions may differ.
+
+        Args:
+            dataset: The dataset whose elements follow.
 
         Raises:
-            InvalidArgumentError: when both element specs are known and do not go together.
+            InvalidArgumentError: both element specs are known and not compatible.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -329,6 +349,9 @@ class Transformations(Grouping):
     @checked(start=integer(-(1 << 62), 1 << 62))
     def enumerate(self, start: int = 0) -> Dataset:
         """Pair each element with its number, an int64 that counts from `start` (as in tf.data).
+
+        Args:
+            start: The number of the first element.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -351,21 +374,22 @@ class Transformations(Grouping):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset:
-        """Make a dataset of each element and take `block_length` elements of `cycle_length` of them by turns.
+        """Make a dataset of each element, and take `block_length` elements from `cycle_length` of them by turns.
 
-        The order is tf.data's: a dataset that ends leaves its place in the cycle, which gets the next dataset when its
-        turn comes again.
+        The order is tf.data's: when a dataset ends, its place in the cycle stays empty and gets the next dataset at its
+        next turn.
 
         Args:
-            map_func: Gets an element as in `map`, returns a Dataset.
+            map_func: Takes an element as in `map`; returns a Dataset.
             cycle_length: How many datasets are read by turns; None and `AUTOTUNE` mean 8, on every machine.
-            block_length: How many elements at a turn; None means 1.
-            num_parallel_calls: How many of the cycle's datasets are read ahead on threads of their own; `AUTOTUNE` for
-                all of them.
-            deterministic: False passes a dataset over that has nothing ready. None goes by `with_options`, else True.
+            block_length: How many elements are taken at each turn; None means 1.
+            num_parallel_calls: How many of the datasets are read ahead, each on its own thread; `AUTOTUNE` for all of
+                them.
+            deterministic: False skips a dataset that has no element ready. None follows `with_options`, else True.
 
         Raises:
-            InvalidArgumentError: for lengths below 1. While reading: when the function returns something else.
+            InvalidArgumentError: a length is below 1. While reading: the function returned something else than a
+                Dataset.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset
@@ -385,10 +409,13 @@ class Transformations(Grouping):
 
     @checked(map_func=function)
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
-        """Make a dataset of each element and put them one behind the other (as in tf.data).
+        """Make a dataset of each element, and read these datasets one after another (as in tf.data).
+
+        Args:
+            map_func: Takes an element as in `map`; returns a Dataset.
 
         Raises:
-            InvalidArgumentError: while reading, when the function returns something that is no Dataset.
+            InvalidArgumentError: while reading, if the function returns something that is not a Dataset.
 
         Example:
             >>> from dsnb.pipeline.dataset import Dataset

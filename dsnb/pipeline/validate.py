@@ -1,4 +1,4 @@
-"""Rules for the arguments of `Dataset`'s methods, beside those of `dsnb.arguments` for all of dsnb."""
+"""Rules for the arguments of `Dataset`'s methods, in addition to the general ones in `dsnb.arguments`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
 
 AUTOTUNE: Final = -1
-"""For `num_parallel_calls` and `buffer_size`: let dsnb choose, by measuring while it runs."""
+"""For `num_parallel_calls` and `buffer_size`: dsnb chooses the value by measuring while the pipeline runs."""
 
 MOST_THREADS: Final = 1024
-"""A system may refuse to start more; and Python's threads take turns long before."""
+"""A system may refuse to start more threads; Python's threads compete for the GIL long before that."""
 
 
 def dataset(name: str, value: Any) -> Dataset:
-    """A dataset."""
+    """Check that a value is a dataset."""
     if not isinstance(getattr(value, "operation", None), Operation):
         raise InvalidArgumentError(f"`{name}` is {type(value).__name__}, not a Dataset", hint="pass a dsnb.Dataset")
     return value  # type: ignore[no-any-return]
 
 
 def datasets(name: str, value: Any) -> tuple[Dataset, ...]:
-    """A list of datasets."""
-    if isinstance(getattr(value, "operation", None), Operation):  # which would be read for its elements
+    """Check and return a list of datasets."""
+    if isinstance(getattr(value, "operation", None), Operation):  # otherwise `each` would iterate its elements
         raise InvalidArgumentError(f"`{name}` is a Dataset, not a list of them", hint="pass a list of datasets")
     found: tuple[Dataset, ...] = each(dataset, "pass a list of datasets")(name, value)
     return found
@@ -47,7 +47,7 @@ sampling_weights: Final = each(
 
 
 def _count_or_autotune(most: int) -> Rule:
-    """None, AUTOTUNE, or 1 and more."""
+    """Return a rule that accepts None, AUTOTUNE, or 1 and more."""
     hint = f"pass None, dsnb.AUTOTUNE, or 1 to {most:,}"
     given = integer(1, most, hint)
     return optional(lambda name, value: AUTOTUNE if type(value) is int and value == AUTOTUNE else given(name, value))
@@ -58,9 +58,10 @@ cycle_length: Final = _count_or_autotune(100_000)
 
 
 def called_with_elements(name: str, value: Callable[..., Any], source: Operation) -> Callable[..., Any]:
-    """The function, if it can be called with the elements of `source`; a tuple is unpacked into arguments.
+    """Return the function if it can be called with the elements of `source`; a tuple is unpacked into arguments.
 
-    Where the element spec is not known, or would have to be found by looking at many elements, the first call tells.
+    If the element spec is unknown, or finding it would mean examining many elements, nothing is checked before the
+    first call.
     """
     spec = None if any(isinstance(step, Elements) for step in walk(source)) else source.element_spec
     if spec is None:
@@ -72,7 +73,7 @@ def called_with_elements(name: str, value: Callable[..., Any], source: Operation
 
 
 def operations_of_one_spec(given: Sequence[Dataset]) -> tuple[Operation, ...]:
-    """The operations of `datasets` of which each element is taken from one: at least one, of one kind."""
+    """Return the operations of `datasets`, which must be at least one and have compatible element specs."""
     found = tuple(one.operation for one in given)
     if not found:
         raise InvalidArgumentError("`datasets` is empty", hint="pass a list of one dataset or more")
@@ -87,7 +88,7 @@ def operations_of_one_spec(given: Sequence[Dataset]) -> tuple[Operation, ...]:
 
 
 def weights_or_equal(weights: Sequence[float] | None, count: int) -> list[float]:
-    """The weights of `count` datasets; None for all alike."""
+    """Return the weights of `count` datasets; None means equal weights."""
     if weights is None:
         return [1.0] * count
     given = list(weights)

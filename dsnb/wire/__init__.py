@@ -1,7 +1,7 @@
-"""What travels between roles."""
+"""Communication between clients, dispatcher and workers: calls, messages, security and transfers of elements."""
 
 import os
 
-# gRPC's own way with a user's forks works only while no call runs, and says at each fork that it does not; `forks` has
-# ours. gRPC reads this when it is imported, which the modules of this package do.
+# gRPC's own fork support works only while no call runs, and logs a warning at each fork otherwise; `forks` replaces it.
+# gRPC reads this variable when it is imported, and the modules of this package import it.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

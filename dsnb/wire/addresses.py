@@ -1,4 +1,4 @@
-"""Targets and addresses, as text."""
+"""Parses and checks targets ("grpc://host:port") and addresses ("host:port")."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dsnb.wire.security import check_token
 
 
 def target_address(target: str, name: str = "") -> str:
-    """The "host:port" of a target, whose "grpc://" may be left out; localhost is 127.0.0.1.
+    """The "host:port" of a target, whose "grpc://" is optional. "localhost" becomes 127.0.0.1.
 
-    What else "localhost" may mean ([::1]) can be another user's server, and must not be shown a token.
+    "localhost" can also mean [::1], where another user's server may listen, which must not receive proofs.
 
     Args:
         target: The target.
-        name: The argument that it was given as, for errors.
+        name: The name of the user's argument, for errors.
 
     Raises:
-        NotFoundError: for another protocol (as in the tf.data service).
-        InvalidArgumentError: for a missing port, or several "://".
+        NotFoundError: the target has another protocol (the tf.data service raises this error too).
+        InvalidArgumentError: the target has no port, several "://", or is not an address.
     """
     given = f"`{name}`: {target!r}" if name else repr(target)
     *protocols, rest = target.split("://")
@@ -39,23 +39,23 @@ def target_address(target: str, name: str = "") -> str:
 
 
 def format_address(host: str, port: int | str) -> str:
-    """The "host:port" of a host and a port; an IPv6 address gets its brackets."""
+    """Join a host and a port to "host:port"; an IPv6 address gets brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def target(name: str, value: Any) -> str:
-    """An address to call, "host:port" or "grpc://host:port", as it was given."""
+    """Check an argument that must be "host:port" or "grpc://host:port"; returns it unchanged."""
     given = text(name, value)
     target_address(given, name)
     return given
 
 
 def loopback(name: str, value: Any) -> str:
-    """A host to listen on, where none but this host's users can call.
+    """Check an argument that must be a loopback address to listen on; returns it.
 
     Raises:
-        InvalidArgumentError: for what is no address.
-        FailedPreconditionError: for an address beyond loopback.
+        InvalidArgumentError: the value is not an IP address.
+        FailedPreconditionError: other hosts could connect to the address.
     """
     host = text(name, value)
     try:
@@ -74,5 +74,5 @@ def loopback(name: str, value: Any) -> str:
 
 
 def token(name: str, value: Any) -> str:
-    """A token without the white space around it; it never appears in an error."""
+    """Check an argument that must be a token; returns it stripped. Errors never contain the token."""
     return check_token(value, f"`{name}`")

@@ -1,7 +1,7 @@
-"""Definitions and big captured arrays on their way: in pieces, known by a digest of their bytes, compared with it.
+"""Transfer of blobs (dataset definitions, large captured arrays) in pieces, identified by a digest of their bytes.
 
-Bytes are compared wherever they come from outside of this process: from a connection (`received`), and from a file.
-That takes 4 ms for 100 MB.
+The digest is checked whenever bytes enter this process, from a connection (`join_pieces`) or from a file. That takes
+4 ms for 100 MB.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ PIECE_BYTES: Final = 1 << 20
 
 
 def blob_digest(data: Any) -> str:
-    """xxh3-128 of some bytes, in 32 hexadecimal digits; of an array's or another buffer's, too."""
+    """The xxh3-128 digest of bytes, an array or another buffer, as 32 hexadecimal digits."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
 def split_bytes(data: Any) -> Iterator[bytes]:
-    """Bytes in parts of at most `PIECE_BYTES`."""
+    """Split a buffer into parts of at most `PIECE_BYTES`."""
     view = memoryview(data).cast("B")
     for at in range(0, len(view), PIECE_BYTES):
         yield bytes(view[at : at + PIECE_BYTES])
 
 
 def blob_pieces(digest: str, data: Any) -> Iterator[BlobPiece]:
-    """A blob in pieces; each says how long all of it is.
+    """Split a blob into messages, each with the digest and the size of the whole blob.
 
-    The first one is empty: it leaves before the receiver has proven itself.
+    The first message has no data, because it is sent before the server has authenticated itself.
     """
     nbytes = memoryview(data).nbytes
     yield BlobPiece(digest=digest, nbytes=nbytes)
@@ -41,10 +41,10 @@ def blob_pieces(digest: str, data: Any) -> Iterator[BlobPiece]:
 
 
 def join_pieces(pieces: Iterable[BlobPiece]) -> tuple[str, bytearray]:
-    """A blob that was put together from its pieces, after its digest.
+    """Join the messages of a blob; returns its digest and its bytes.
 
     Raises:
-        DataLossError: it did not arrive whole.
+        DataLossError: the blob is incomplete, or its bytes do not match the digest.
     """
     digest, expected, data = "", 0, bytearray()
     for piece in pieces:
@@ -61,15 +61,15 @@ def join_pieces(pieces: Iterable[BlobPiece]) -> tuple[str, bytearray]:
 
 
 def check_digest(digest: str, data: Any, how: str) -> None:
-    """Compare bytes with the digest that they are known by.
+    """Compare bytes with their digest.
 
     Args:
-        digest: What `digest_of` gave for them.
+        digest: The expected result of `blob_digest`.
         data: The bytes.
-        how: Where they come from, as in "arrived".
+        how: How the bytes got here, for the error, as in "arrived".
 
     Raises:
-        DataLossError: they are not the ones that were given that digest.
+        DataLossError: the digest of the bytes is another one.
     """
     if blob_digest(data) != digest:
         raise DataLossError(

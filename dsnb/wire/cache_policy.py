@@ -1,4 +1,4 @@
-"""How a trainer wants to be treated, as it travels."""
+"""A trainer's options in the cross-trainer cache, as a message."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dsnb.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePolicy:
-    """How a trainer of the cross-trainer cache wants to be treated; see `client.trainer_cache`.
+    """The options of one trainer in the cross-trainer cache; see `client.trainer_cache`.
 
     Attributes:
-        on_lag: What happens when it falls behind: "wait", "spill", or else it is moved on.
-        start: Where it begins: with the "newest" element, the next to be produced, or else with the oldest there is.
-        timeout_s: Seconds without a sign of life after which it no longer holds others up; 0 for none.
-        start_together: Nobody is given anything before so many trainers are there.
+        on_lag: What happens when the trainer falls behind the window: "wait", "spill"; for any other value it skips the
+            evicted elements.
+        start: The trainer's first element: "newest" is the next one to be produced; any other value is the oldest one
+            that is available.
+        timeout_s: Seconds without reading after which other trainers no longer wait for this one; 0 for no limit.
+        start_together: How many trainers must have joined before any of them gets an element.
     """
 
     on_lag: str = ""

@@ -1,7 +1,8 @@
-"""Channels to a server: shared within the process, calls with deadlines, errors of ours.
+"""gRPC channels to dsnb servers: shared within the process, with deadlines, retries and dsnb's own errors.
 
-A connection alone proves nothing: gRPC reconnects by itself, and the next call goes to whatever process has the port by
-then. So the server proves itself in each call (`wire/security`), and answers without a proof are dropped.
+An open connection says nothing about the server's identity: gRPC reconnects on its own, and the next call reaches
+whichever process owns the port by then. The server therefore authenticates itself in every call (`wire/security`), and
+replies without a valid proof are dropped.
 """
 
 from __future__ import annotations
@@ -40,33 +41,33 @@ Reply = TypeVar("Reply")
 Result = TypeVar("Result")
 
 CALL_TIMEOUT_S = 10.0
-"""How long a call is tried before it ends in an UnavailableError."""
+"""Seconds for which a call is retried before it raises `UnavailableError`."""
 
 _STALL_S = 0.5
-"""By how much a deadline is missed only if no Python could run when it passed."""
+"""Seconds past a deadline after which the process must have been stalled: no Python code could run on time."""
 _RETRY_DELAY_S = 0.05
 _HELLO_TIMEOUT_S = 1.0
-"""How long the first Hello may take; each further one twice as long as the one before."""
+"""Timeout of the first Hello in seconds; it doubles after each Hello that times out."""
 _ANNOUNCE_AFTER_S = 1.0
-"""How long nobody may answer before a line says so: a wrong address should not look like a slow start."""
+"""Seconds without an answer before a line on stderr says so: a wrong address must not look like a slow start."""
 _TOKEN_GRACE_S = 2.0
-"""How long a token that is looked up may be missing or wrong: a dispatcher listens before its file is there."""
+"""Seconds for which a looked-up token may be missing or wrong: a dispatcher listens before it writes its file."""
 _TRANSFER_TIMEOUT_S = 600.0
-"""How long what goes in pieces may take on its way."""
+"""Seconds that a transfer in pieces may take in all."""
 _REFUSAL_TIMEOUT_S = 1.0
-"""How long a call that began without a proof has to say why."""
+"""Seconds to wait for the reason when a call starts without the server's proof."""
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),  # a read's message has 5 MB at the most
+    ("grpc.max_receive_message_length", 64 << 20),  # messages of a read have at most 5 MB
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # A server that hangs without closing (stopped, or its host gone) is found out even by a call that only listens.
+    # Detects a server that hangs without closing (stopped, or its host gone), even in a call that only receives.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.client_idle_timeout_ms", 10_000),  # a channel without calls, see `ChannelCache`
-    ("grpc.enable_retries", 0),  # retrying is decided here, where it is known what may be said twice
+    ("grpc.client_idle_timeout_ms", 10_000),  # closes the socket of a channel without calls, see `ChannelCache`
+    ("grpc.enable_retries", 0),  # `_with_retries` decides: it knows which calls are safe to repeat
 )
 
 ChannelKey = tuple[str, str | None, str]
@@ -75,14 +76,14 @@ ChannelKey = tuple[str, str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class _ServerIdentity:
-    """A server that has proven itself, or whose instance the dispatcher told."""
+    """A server that has authenticated itself, or whose instance id came from the dispatcher."""
 
     token: str = field(repr=False)
     instance: str
 
 
 class Channel:
-    """One shared connection to a server. Made by `open_channel`; each user closes what it opened. Thread-safe."""
+    """One shared connection to a server. Made by `open_channel`; every user must call `close` once. Thread-safe."""
 
     def __init__(self, key: ChannelKey) -> None:
         self.key = key
@@ -100,14 +101,14 @@ class Channel:
         self._reason = ""
         self._announced = False
         self.token = ""
-        """The token with which the server proved itself last; empty before."""
+        """The token with which the server last authenticated itself; empty until then."""
 
     def call(self, method: Method[Request, Reply], request: Request, timeout: float = CALL_TIMEOUT_S) -> Reply:
-        """Make a unary call, again and again while the server cannot be reached.
+        """Make a unary call, with retries while the server cannot be reached.
 
         Raises:
             UnavailableError: the service did not answer within `timeout` seconds.
-            DsnbError: what the server raised.
+            DsnbError: the error that the server raised.
         """
         data = _within_limit(encode(request), method)
         return self._with_retries(lambda left: self._attempt_unary(method, data, left), timeout)
@@ -118,12 +119,12 @@ class Channel:
         requests: Callable[[], Iterator[Request]],
         timeout: float = CALL_TIMEOUT_S,
     ) -> Reply:
-        """Make a call that sends a stream and gets one reply, again and again while the server cannot be reached.
+        """Make a call that sends a stream and gets one reply, with retries while the server cannot be reached.
 
         Args:
             method: The call.
-            requests: Makes what is sent, anew for each attempt.
-            timeout: Seconds until somebody must have answered; what is sent then may take as long as it takes.
+            requests: Returns a fresh iterator of the messages to send, for each attempt.
+            timeout: Seconds within which the server must answer; the upload itself may take longer.
         """
         [reply] = self._with_retries(lambda left: self._attempt_stream(method, requests(), left), timeout)
         return reply
@@ -131,7 +132,7 @@ class Channel:
     def fetch(
         self, method: Method[Request, Reply], request: Request, timeout: float = CALL_TIMEOUT_S
     ) -> tuple[Reply, ...]:
-        """Make a call that gets a stream of replies, and return them all; tried and timed as `upload`."""
+        """Make a call that gets a stream of replies, and return them all; retries and timeout as in `upload`."""
         return self._with_retries(lambda left: self._attempt_stream(method, request, left), timeout)
 
     def stream(
@@ -146,12 +147,12 @@ class Channel:
 
         Args:
             method: The call.
-            requests: What is sent: an iterator, or the one request of a call that sends no stream.
-            timeout: Seconds until the call must be over; None for none.
-            wait: Seconds that it may take to get the server's identity, where that is not known.
+            requests: An iterator of requests, or the single request of a call that sends no stream.
+            timeout: Seconds within which the call must end; None for no limit.
+            wait: Seconds that the initial Hello may take if the server's identity is not known yet.
 
         Raises:
-            UnavailableError: the server cannot be reached; it is not tried again.
+            UnavailableError: the server cannot be reached; the call is not retried.
         """
         known = self._identify(wait)
         return Stream(self, method, requests, timeout, known)
@@ -159,7 +160,7 @@ class Channel:
     def replies(
         self, method: Method[Request, Reply], request: Request, timeout: float | None = None
     ) -> Generator[Reply, None, None]:
-        """Make a call that gets a stream of replies; dropping the iterator cancels it."""
+        """Make a call that gets a stream of replies; closing the generator cancels the call."""
         call = self.stream(method, request, timeout)
         try:
             yield from call
@@ -167,7 +168,7 @@ class Channel:
             call.cancel()
 
     def close(self) -> None:
-        """Give this channel back; the last user closes the connection."""
+        """Release this channel; the last user's call closes the connection."""
         if forks.in_forked_child():
             return
         with _lock:
@@ -187,14 +188,15 @@ class Channel:
             try:
                 return attempt(left)
             except DsnbError as stated:
-                passing = isinstance(stated, UnavailableError | CancelledError)  # a server that stops cancels its calls
+                passing = isinstance(stated, UnavailableError | CancelledError)  # a stopping server cancels its calls
                 if passing and not self._users:
                     raise
-                if passing and stated.hint:  # the server's own words are better than ours
+                if passing and stated.hint:  # more specific than `_unreachable_error`
                     server_error = stated
                 timed_out = isinstance(stated, DeadlineExceededError)
                 if time.monotonic() - deadline > _STALL_S and (passing or timed_out):
-                    # Something held this interpreter, and perhaps the server in it: nobody has had that time.
+                    # The deadline is noticed too late: this process was stalled, perhaps with the server in it. The
+                    # stall must not count as the server's time, so the deadline moves by the time that was left.
                     deadline = time.monotonic() + left
                     continue
                 out_of_time = time.monotonic() >= deadline - 0.01
@@ -247,15 +249,15 @@ class Channel:
         digest = () if request is None else (request_digest(request),)
         return self._caller.proof(identity.token, method.path, identity.instance, *digest)
 
-    # ---- whom it talks to
+    # ---- the server's identity
 
     def _identify(self, wait: float) -> _ServerIdentity:
-        """The server's identity, asked for with a Hello if it is not known.
+        """The server's identity; sends a Hello if it is not known yet.
 
         Raises:
-            UnavailableError: it cannot be reached, or does not prove itself.
-            PermissionDeniedError: it does not take the token.
-            FailedPreconditionError: it is another program, or another version of dsnb.
+            UnavailableError: the server cannot be reached, or does not authenticate itself.
+            PermissionDeniedError: the server rejects the token.
+            FailedPreconditionError: the address belongs to another program, or to another version of dsnb.
         """
         known = self._identity
         if known is not None:
@@ -272,7 +274,7 @@ class Channel:
             self._hello_lock.release()
 
     def _hello(self, wait: float) -> _ServerIdentity:
-        # The token is looked up for each attempt: the service may only just have begun, or begun anew with another.
+        # Looked up again for each attempt: the service may just have started, or restarted with another token.
         token = self._given_token if self._given_token is not None else discovery.token_for(self.address)
         proof = self._caller.proof(token, HELLO.path, "", request_digest(b"")) if token else None
         self._unanswered_since = self._unanswered_since or time.monotonic()
@@ -290,16 +292,16 @@ class Channel:
         return _ServerIdentity(token, proof.instance)
 
     def _hello_error(self, error: Any, waited: float) -> DsnbError:
-        """What a Hello was answered with, or why it was not."""
+        """The error for a Hello that failed, after `waited` seconds without a successful one."""
         stated = error_from_call(error, self.address)
         if not _is_transport_error(error, stated):
-            if self.token:  # somebody is in the place of the one that had proven itself
+            if self.token:  # another server now answers at the address of the one that was authenticated
                 return self._unproven_error(stated.what)
             if self._given_token is not None or waited > _TOKEN_GRACE_S:
                 return stated
             return UnavailableError(stated.what, did=stated.did, hint=stated.hint)
         if isinstance(stated, DeadlineExceededError):
-            self._hello_timeout_s *= 2  # it may be slow
+            self._hello_timeout_s *= 2  # the server may be slow
         details = str(error.details())
         self._reason = next((words for sign, words in _REASON_TEXTS.items() if sign in details), "no answer")
         if not self.token:
@@ -319,14 +321,14 @@ class Channel:
         if waited <= _ANNOUNCE_AFTER_S or self._announced or sys.stderr is None:
             return
         self._announced = True
-        if discovery.connection_at(self.address) is None:  # else the address is right, and the service is busy
-            # No warning: that could be an error, and a client may well start before its service.
+        if discovery.connection_at(self.address) is None:  # else the address is right and the service is busy
+            # Not `warnings.warn`: a filter may turn that into an error, and a client may start before its service.
             text = f"dsnb: nobody answers at {self.address} yet ({self._reason}); still trying ({_services_hint()})\n"
             sys.stderr.write(text)
             sys.stderr.flush()
 
     def _call_error(self, error: Any, identity: _ServerIdentity, proof: Proof) -> DsnbError:
-        """The error that a failed call stands for, if it is the server that says so."""
+        """The error of a failed call, if it comes from the connection or the proven server; else `_unproven_error`."""
         stated = error_from_call(error, self.address)
         proven = self._caller.accepts(proof, error.initial_metadata())
         if proven:
@@ -334,7 +336,7 @@ class Channel:
         return stated if proven or _is_transport_error(error, stated) else self._forget_identity(identity, stated.what)
 
     def _forget_identity(self, identity: _ServerIdentity, server_message: str = "") -> UnavailableError:
-        """Forget the identity of a server that did not prove it: another instance may answer, to a Hello."""
+        """Forget the identity of a server that failed to prove it; the next call then sends a Hello."""
         if self._identity is identity and not self._instance:
             self._identity = None
         return self._unproven_error(server_message)
@@ -362,10 +364,10 @@ def _files_hint() -> str:
 
 
 class Stream(Generic[Reply]):
-    """A streaming call under way: iterate it for replies, in one thread; `cancel` ends it, from any.
+    """A streaming call in progress. One thread iterates over its replies; any thread may `cancel` it.
 
-    Nothing but the first message leaves before the server has proven itself, and nothing that comes before is given
-    out. Its errors are ours.
+    Until the server has authenticated itself, only the first request is sent, and no reply is returned. Errors are
+    `DsnbError`s.
     """
 
     def __init__(
@@ -385,7 +387,7 @@ class Stream(Generic[Reply]):
         self._signer = None if method.bulk else self._proof.signer(to_server=False)
         self._settled = threading.Event()
         self._proven = False
-        # To gRPC one reply is a stream too; as such it can be had together with the metadata before it.
+        # A single reply is also read as a stream: only then gRPC gives access to the initial metadata before it.
         stub = channel._stub("stream_stream" if streams else "unary_stream", method.path)
         try:
             self._call = stub(
@@ -408,7 +410,7 @@ class Stream(Generic[Reply]):
             self._settled.set()
             stated = self._channel._call_error(error, self._identity, self._proof)
             raise stated from stated.__cause__
-        except BaseException:  # the end, among them
+        except BaseException:  # StopIteration too
             self._settled.set()
             raise
         try:
@@ -418,12 +420,12 @@ class Stream(Generic[Reply]):
             raise
 
     def cancel(self) -> None:
-        """End it, if it has not ended."""
+        """End the call, if it has not ended yet."""
         self._settled.set()
         self._call.cancel()
 
     def _prove(self) -> None:
-        """Wait until the server has proven itself."""
+        """Wait for the server's proof; raises the call's error if it has none."""
         if self._channel._caller.accepts(self._proof, self._call.initial_metadata()):
             self._channel.token = self._identity.token
             self._proven = True
@@ -432,15 +434,15 @@ class Stream(Generic[Reply]):
         with suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
             self._call.exception(timeout=_REFUSAL_TIMEOUT_S)
         if self._call.done():
-            next(self._call, None)  # raises why it failed
+            next(self._call, None)  # raises the reason
         self.cancel()
         raise self._channel._forget_identity(self._identity)
 
     def _signed_requests(self, requests: Iterator[Any]) -> Iterator[bytes]:
-        """The messages as they leave, in a thread of gRPC's."""
+        """Sign requests for sending. Runs in a gRPC thread."""
         signer = self._proof.signer(to_server=True)
         for number, request in enumerate(requests):
-            if number:
+            if number:  # the first request is needed to start the call; later ones wait for the server's proof
                 self._settled.wait()
                 if not self._proven:
                     return
@@ -448,10 +450,10 @@ class Stream(Generic[Reply]):
 
 
 def _within_limit(data: bytes, method: Method[Any, Any]) -> bytes:
-    """A request, if the server takes one of its size.
+    """Return the encoded request unchanged if a server accepts its size.
 
     Raises:
-        InvalidArgumentError: it does not.
+        InvalidArgumentError: the request is too large.
     """
     if len(data) + TAG_BYTES > MAX_MESSAGE_BYTES:
         raise InvalidArgumentError(
@@ -463,11 +465,11 @@ def _within_limit(data: bytes, method: Method[Any, Any]) -> bytes:
 
 
 def _decode_reply(method: Method[Any, Reply], data: bytes) -> Reply:
-    return data if method.reply is bytes else decode(method.reply, data)  # type: ignore[return-value]  # then it is bytes
+    return data if method.reply is bytes else decode(method.reply, data)  # type: ignore[return-value]  # Reply is bytes
 
 
 def _is_transport_error(error: Any, decoded: DsnbError) -> bool:
-    """Whether an error may come from the connection: it tells nothing of the server but that it was not heard."""
+    """Whether an error may come from the connection rather than from the server."""
     if any(key == ERROR_METADATA_KEY for key, _ in error.trailing_metadata() or ()):
         return False
     return isinstance(decoded, UnavailableError | CancelledError | DeadlineExceededError)
@@ -478,12 +480,12 @@ _REASON_TEXTS = {
     "Domain name not found": "there is no host of that name",
     "Socket closed": "the connection is closed at once",
 }
-"""What gRPC says, and what it means."""
+"""Parts of gRPC's error details, and the reason to report for each."""
 _ANOTHER_PROGRAM = "Failed parsing HTTP/2"
 
 
 def _services_hint() -> str:
-    """Which services could be meant."""
+    """A list of this user's running services, for error hints."""
     try:
         found = discovery.running()
     except OSError:
@@ -491,17 +493,17 @@ def _services_hint() -> str:
     return "services of yours here: " + (", ".join(f"{c.name} ({c.target})" for c in found) or "none")
 
 
-_lock = threading.RLock()  # an iterator that is collected inside open_channel gives its channel back
+_lock = threading.RLock()  # reentrant: an iterator garbage-collected inside open_channel closes its channel
 _channels: dict[ChannelKey, Channel] = {}
 
 
 def open_channel(target: str, token: str | None, instance: str = "") -> Channel:
-    """The process's channel to a server, made if there is none.
+    """Return this process's channel to a server; opens one if there is none.
 
     Args:
-        target: Where it listens.
-        token: What it is to prove to know; None to look it up by the address at each attempt to get to know it.
-        instance: The instance that it is to be; empty for whichever proves to know the token.
+        target: The server's address, as "host:port" or "grpc://host:port".
+        token: The token that the server must prove to know; None to look it up by address before each Hello.
+        instance: The server's expected instance id; empty to accept any server that knows the token.
 
     Raises:
         InvalidArgumentError: the token is empty.
@@ -523,9 +525,9 @@ def _acquire_channel(key: ChannelKey) -> Channel:
 
 
 class ChannelCache:
-    """Keeps channels open between two uses, for as long as it lives: to connect takes longer than most calls.
+    """Keeps channels open between uses as long as this object lives, because connecting takes longer than most calls.
 
-    A kept channel that nobody calls through holds a socket for a while only, by an option of gRPC's.
+    An idle channel releases its socket after a while (`grpc.client_idle_timeout_ms`).
     """
 
     def __init__(self) -> None:
@@ -533,7 +535,7 @@ class ChannelCache:
         weakref.finalize(self, _close_all, self._channels)
 
     def retain(self, keys: Iterable[ChannelKey]) -> None:
-        """Keep the channels with these keys, and no others any longer."""
+        """Keep exactly the channels with these keys open; close the others."""
         wanted = set(keys)
         with _lock:
             for key in wanted - self._channels.keys():

@@ -1,7 +1,7 @@
-"""Frozen dataclasses to protobuf bytes and back.
+"""Encodes frozen dataclasses as protobuf bytes, and decodes them.
 
-Each message of `wire/proto/*.proto` has a dataclass of the same name and fields, here in `wire/messages` or further up
-(the snapshots of `monitor`). So generated types stay in this folder, and the rooms above deal in plain data.
+Each message of `wire/proto/*.proto` has a dataclass with the same name and fields, in `wire/messages` or in a higher
+package (the snapshots in `monitor`). Generated types are therefore used in this package only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _Plan = tuple[tuple[str, bool, type | None], ...]
 
 
 def encode(message: Any) -> bytes:
-    """The bytes of a dataclass whose class is named after a protobuf message."""
+    """Encode a dataclass instance whose class has the name of a protobuf message."""
     return _to_proto(message).SerializeToString()
 
 
 def decode(cls: type[T], data: bytes) -> T:
-    """The dataclass that `encode` made the bytes from; fields that are missing have protobuf's defaults."""
+    """Decode bytes from `encode` into the dataclass `cls`; missing fields get protobuf's defaults."""
     proto = _proto_class(cls)()
     try:
         proto.ParseFromString(data)
@@ -36,7 +36,7 @@ def decode(cls: type[T], data: bytes) -> T:
 
 
 def decoder(cls: type[T]) -> Callable[[bytes], T]:
-    """`decode` for one class."""
+    """Return a function that decodes bytes into the dataclass `cls`."""
     return lambda data: decode(cls, data)
 
 
@@ -71,7 +71,7 @@ _plans: dict[Any, _Plan] = {}
 
 
 def _plan(cls: Any) -> _Plan:
-    """For each field: its name, whether it is repeated, and the dataclass of its values if they are messages."""
+    """For each field: its name, whether it is repeated, and the dataclass of its values if those are messages."""
     if cls not in _plans:
         hints = get_type_hints(cls)
         _plans[cls] = tuple(_field(field.name, hints[field.name]) for field in fields(cls))

@@ -1,6 +1,6 @@
-"""The caller's end of a control stream: reports go up at an interval or when asked for, messages come down.
+"""The caller's end of a control stream: sends reports at an interval or on request, and receives messages.
 
-Both workers and clients keep one to the dispatcher. It is opened again when it breaks, until it is closed.
+Each worker and each client keeps one to the dispatcher. It reconnects when the stream breaks, until it is closed.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ _log = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
 _MAX_FAILURES = 3
-"""How often in a row the other side may fail in a way that it did not think of."""
+"""Internal errors in a row that the server may return before the stream gives up."""
 _STABLE_S = 5.0
-"""A connection that held so long begins a new row."""
+"""A connection that lasted this many seconds resets the count of failures."""
 _FINAL_REPORT = -1
 
 
 class ControlStream(Generic[Up, Down]):
-    """One end of a control stream, with a thread that takes the messages.
+    """The caller's end of a control stream, with a thread that receives the messages.
 
     Args:
-        name: Of the thread.
-        channel: The connection; given back when the stream is closed.
-        method: The call.
-        report: Makes a report that answers the message of that number; the first one of a connection gets number 0.
-        receive: Takes a message. What it raises is logged and ends nothing: it is the receiver's to handle.
-        interval_s: Longest silence between two reports.
-        delay_s: How long to wait before the first connection: who is let go until then needs none.
-        on_failure: Learns that the other side refuses this stream for good, or fails again and again.
-        lease_s: A longer silence of this process's own makes `lapsed` true: it was stopped, or something held its
-            interpreter, and the other side may have given it up.
-        should_give_up: Whether to give up when the other side has been gone for so many seconds; never, if left out.
+        name: The name of the thread.
+        channel: The channel to the server; closed with the stream.
+        method: The streaming call.
+        report: Called with (number, leaving); returns the report that answers the message of that number. Unrequested
+            reports, and the first one of each connection, have number 0. `leaving` marks the final report.
+        receive: Called with each message. Its exceptions are logged and do not end the stream.
+        interval_s: Seconds between two reports at most.
+        delay_s: Seconds to wait before the first connection; a stream that is closed before needs none.
+        on_failure: Called when the server refuses the stream for good, fails repeatedly, or is given up.
+        lease_s: Seconds without a report after which `lapsed` is true: this process was stopped or its GIL was held,
+            and the server may have given it up.
+        should_give_up: Called with the seconds for which the server has been unreachable; returns whether to give up.
+            By default never.
     """
 
     def __init__(
@@ -75,9 +77,9 @@ class ControlStream(Generic[Up, Down]):
         self._call: Stream[Down] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.connected = threading.Event()
-        """Set while messages come."""
+        """Set from the first message of a connection until the connection breaks."""
         self.broken_since: float | None = time.monotonic()
-        """Since when there has been no connection, by the monotonic clock."""
+        """Monotonic time since which there is no connection; None while connected."""
         self._lease_s = lease_s
         self._reported_at = time.monotonic()
         self._lapsed = False
@@ -86,22 +88,22 @@ class ControlStream(Generic[Up, Down]):
         self._thread.start()
 
     def report_now(self, number: int = 0) -> None:
-        """Send a report without waiting for the interval."""
+        """Send a report now, instead of at the end of the interval."""
         self._report_requests.put(number)
 
     def close(self, timeout: float = 2.0, *, released: bool = False) -> None:
-        """Send a last report, end the stream and wait for its thread; the second call does nothing.
+        """Send a final report, end the stream and wait for its thread. Further calls do nothing.
 
         Args:
-            timeout: Seconds to wait for the other side.
-            released: Whether the other side knows already, and needs no last report.
+            timeout: Seconds to wait for the server before the call is cancelled.
+            released: Whether the server has already released this process, so that no final report is needed.
         """
         if self._closing.is_set():
             return
         self._released = released
         self._closing.set()
         self._report_requests.put(None if released else _FINAL_REPORT)
-        if self._thread.ident is None:  # never started, so nobody else gives the connection back
+        if self._thread.ident is None:  # never started, so `_run` does not close the channel
             self._channel.close()
         if self._thread is threading.current_thread() or not self._thread.is_alive():
             return
@@ -113,18 +115,18 @@ class ControlStream(Generic[Up, Down]):
 
     @property
     def lapsed(self) -> bool:
-        """Whether this process was silent for longer than the lease since `renew` was called last."""
+        """Whether this process sent no report for longer than the lease, at any time since the last `renew`."""
         return self._lapsed or time.monotonic() - self._reported_at > self._lease_s
 
     def renew(self) -> None:
-        """Learn that the other side still knows this process."""
+        """Restart the lease: the server has confirmed that it still knows this process."""
         self._reported_at, self._lapsed = time.monotonic(), False
 
     def wait_connected(self, timeout: float) -> None:
-        """Wait for the first message.
+        """Wait until a connection has received its first message.
 
         Raises:
-            DeadlineExceededError: none came.
+            DeadlineExceededError: no message arrived within `timeout` seconds.
         """
         if not self.connected.wait(timeout):
             raise DeadlineExceededError(f"{self._channel.address} did not answer within {timeout:g} seconds")
@@ -138,7 +140,7 @@ class ControlStream(Generic[Up, Down]):
                 error = self._run_connection()
                 self.connected.clear()
                 self.broken_since = self.broken_since or time.monotonic()
-                # An error without a class of its own is a bug over there, which may have met one message only.
+                # A plain DsnbError is a bug in the server. It may affect one message only, so reconnecting may help.
                 is_bug = type(error) is DsnbError
                 consecutive_failures = consecutive_failures * (time.monotonic() - began < _STABLE_S) + is_bug
                 if error is not None and (not is_bug or consecutive_failures > _MAX_FAILURES):
@@ -157,10 +159,10 @@ class ControlStream(Generic[Up, Down]):
             self._channel.close()
 
     def _run_connection(self) -> DsnbError | None:
-        """Keep one connection until it ends; what it ended with, unless coming back may help."""
+        """Run one connection until it ends; returns its error, or None if reconnecting may help."""
         report_requests: SimpleQueue[int | None] = SimpleQueue()
         self._report_requests = report_requests
-        if self._closing.is_set():  # close() may have put its word into the queue before this one
+        if self._closing.is_set():  # close() may have put its sentinel into the previous queue
             report_requests.put(None if self._released else _FINAL_REPORT)
         try:
             self._call = self._channel.stream(self._method, self._reports(report_requests))
@@ -168,7 +170,7 @@ class ControlStream(Generic[Up, Down]):
                 self.broken_since = None
                 self.connected.set()
                 self._deliver(message)
-        except (UnavailableError, CancelledError, DataLossError):  # the last of a message that was damaged on its way
+        except (UnavailableError, CancelledError, DataLossError):  # DataLossError: a damaged message
             return None
         except DsnbError as error:
             return error
@@ -182,7 +184,7 @@ class ControlStream(Generic[Up, Down]):
         try:
             self._receive(message)
         except Exception:  # noqa: BLE001 - the receiver may fail in any way
-            # Without this stream a worker or a client is lost; one message that went wrong is not worth that.
+            # Ending the stream would lose the whole worker or client because of one message.
             _log.exception("%s could not follow a message from %s", self._thread.name, self._channel.address)
 
     def _reports(self, report_requests: SimpleQueue[int | None]) -> Iterator[Up]:

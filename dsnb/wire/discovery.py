@@ -1,8 +1,9 @@
 """Connection files: how a kernel, a terminal or a dashboard finds the services of this user on this host.
 
-One JSON file for each service, readable by its owner alone, as Jupyter's: name, target, token, process id and the time
-that process started (ids are used again). A file whose process is gone is removed by whoever finds it. Files are
-changed under a lock on the folder, which ends with the process that holds it. One without a target only claims a name.
+Like Jupyter, each service has one JSON file that only its owner can read. It contains the name, target, token, process
+id and the process's start time (process ids are reused). The next process that finds a file whose process is gone
+removes it. Files are changed under a lock on the folder, which the kernel releases if its process dies. A file without
+a target only claims a name.
 """
 
 from __future__ import annotations
@@ -30,15 +31,20 @@ from dsnb.wire.security import token_from_environment
 _LOCK_S = 5.0
 _TEMPORARY_PREFIX = ".dsnb-connection-"
 _MAX_NAME_BYTES = 200
-"""Bytes; a file's name has at most 255."""
+"""Most bytes of a service's name; a file name has at most 255."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach one service.
+    """The content of one connection file: how to reach a service.
 
     Attributes:
-        lasting: Whether it keeps its state in a folder, so that it may come back when its process is gone.
+        name: The service's name, unique on this host for this user.
+        target: Its address as "grpc://host:port"; empty while the name is only claimed.
+        token: The token of the service.
+        pid: Its process id.
+        started: When that process started, as `dsnb.processes.start_time` reports it.
+        lasting: Whether the service keeps its state in a folder, so that it may be restarted after its process ends.
     """
 
     name: str
@@ -51,7 +57,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedService:
-    """A service as a caller needs it; its name is its address where nothing else is known of it."""
+    """What a caller needs to reach a service; the name is the address if the service has no connection file here."""
 
     name: str
     target: str
@@ -62,7 +68,7 @@ _KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str, 
 
 
 def runtime_dir() -> Path:
-    """The folder of the connection files: `DSNB_RUNTIME_DIR`, else the user's runtime or data folder."""
+    """The folder of the connection files: `DSNB_RUNTIME_DIR`, else a folder in the user's runtime or data folder."""
     given = os.environ.get("DSNB_RUNTIME_DIR")
     if given:
         return Path(given)
@@ -73,10 +79,10 @@ def runtime_dir() -> Path:
 
 
 def service_name(name: str, value: Any) -> str:
-    """A service's name: text that can be the name of a file.
+    """Check the name of a service, which is also the name of a file.
 
     Raises:
-        InvalidArgumentError: for an empty name, or one with characters that a file name should not have.
+        InvalidArgumentError: the name is empty, too long, or has characters that a file name should not have.
     """
     given = text(name, value)
     if not all(c.isalnum() or c in "-_." for c in given) or given[0] == "." or len(given.encode()) > _MAX_NAME_BYTES:
@@ -88,15 +94,15 @@ def service_name(name: str, value: Any) -> str:
 
 
 def claim(name: str | None = None) -> Connection:
-    """Take a name for a service that is about to start: of several processes that want it only one gets it.
+    """Reserve a name for a service that is about to start: only one of several processes gets it.
 
-    `publish` makes the claim a connection; `retract` gives the name back.
+    `publish` turns the claim into a connection; `retract` releases the name.
 
     Args:
-        name: None for the first of "default", "default-2", "default-3" and so on that is free.
+        name: The name; None for the first free one of "default", "default-2", "default-3" and so on.
 
     Raises:
-        InvalidArgumentError: a service cannot be called that.
+        InvalidArgumentError: the name is not valid for a service.
         AlreadyExistsError: another service has the name.
     """
     folder = _ensure_folder()
@@ -111,7 +117,7 @@ def claim(name: str | None = None) -> Connection:
 
 
 def publish(name: str, target: str, token: str, *, lasting: bool = False) -> Connection:
-    """Write the connection file of a service of this process; `lasting` if it can be started again where it was.
+    """Write the connection file of a service of this process; `lasting` if it can be restarted from its folder.
 
     Raises:
         AlreadyExistsError: another service has the name.
@@ -130,14 +136,14 @@ def publish(name: str, target: str, token: str, *, lasting: bool = False) -> Con
 
 
 def retract(connection: Connection) -> None:
-    """Remove the connection file of a service that stops, if it is still its own."""
+    """Remove the connection file of a service that stops, unless the file belongs to another service by now."""
     with suppress(OSError, DeadlineExceededError), _locked(runtime_dir()):
         if _parse(_path(connection.name)) == connection:
             _path(connection.name).unlink(missing_ok=True)
 
 
 def read(name: str) -> Connection | None:
-    """The connection of that name, or None; a file that was left behind is removed."""
+    """The connection of a running service, by name; None if there is none. Removes the files of dead processes."""
     connection = _parse(_path(name))
     if connection is not None and not _is_alive(connection):
         remove_stale()
@@ -146,16 +152,16 @@ def read(name: str) -> Connection | None:
 
 
 def running() -> list[Connection]:
-    """The connections of all services of this user on this host, by name; what was left behind is removed."""
+    """The connections of all services of this user on this host, by name. Removes the files of dead processes."""
     remove_stale()
     return [connection for connection in _live_connections(runtime_dir()) if connection.target]
 
 
 def remove_stale() -> list[Connection]:
-    """Remove what killed processes left behind; returns whose connection files that were."""
+    """Remove the files that dead processes left; returns the connections that were removed."""
     folder, removed = runtime_dir(), []
-    with suppress(OSError, DeadlineExceededError), _locked(folder):  # where we may not, somebody else will
-        for path in folder.glob(f"{_TEMPORARY_PREFIX}*.tmp"):  # who writes one holds the lock
+    with suppress(OSError, DeadlineExceededError), _locked(folder):  # best effort: another process will do it
+        for path in folder.glob(f"{_TEMPORARY_PREFIX}*.tmp"):  # left by a dead process: live writers hold the lock
             path.unlink(missing_ok=True)
         for path in sorted(folder.glob("*.json")):
             connection = _parse(path)
@@ -173,10 +179,10 @@ def _ensure_folder() -> Path:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Be the only one who changes files in the folder.
+    """Hold the folder's lock, so that no other process changes files in it.
 
     Raises:
-        DeadlineExceededError: somebody else kept it locked.
+        DeadlineExceededError: another process held the lock for `_LOCK_S` seconds.
     """
     handle = os.open(folder, os.O_RDONLY)
     deadline = time.monotonic() + _LOCK_S
@@ -191,7 +197,7 @@ def _locked(folder: Path) -> Iterator[None]:
             time.sleep(0.005)
         yield
     finally:
-        fcntl.flock(handle, fcntl.LOCK_UN)  # not left to close: a child that was forked meanwhile has the handle too
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile has the handle too
         os.close(handle)
 
 
@@ -206,7 +212,7 @@ def _try_lock(handle: int) -> bool:
 def _write(folder: Path, name: str, target: str, token: str, *, lasting: bool = False) -> Connection:
     pid, started = os.getpid(), start_time(os.getpid())
     connection = Connection(name=name, target=target, token=token, pid=pid, started=started, lasting=lasting)
-    # Written aside with the right mode and renamed, so nobody sees half a file or a readable token.
+    # A temporary file with mode 0600, then renamed: nobody sees a partial file, and only the owner can read the token.
     handle, path = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY_PREFIX, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(asdict(connection), file)
@@ -215,19 +221,20 @@ def _write(folder: Path, name: str, target: str, token: str, *, lasting: bool = 
 
 
 def _parse(path: Path) -> Connection | None:
-    """What a connection file says, whether its process lives or not; None for any other file.
+    """Read a connection file, whether its process is alive or not; None if it is not a connection file of this user.
 
-    A file of another user is none: in a folder that others may write to, it would lead pipelines to that user's server.
+    Files of other users are ignored: in a folder that others may write to, they could direct pipelines to a foreign
+    server.
     """
     try:
         with path.open("rb") as file:
             fields = json.loads(file.read()) if os.fstat(file.fileno()).st_uid == os.geteuid() else None
-    except (OSError, ValueError, RecursionError):  # not there, not readable by us, or not written by us
+    except (OSError, ValueError, RecursionError):  # missing, not readable, or not written by dsnb
         return None
     if not isinstance(fields, dict) or {key: type(value) for key, value in fields.items()} != _KINDS:
         return None
     connection = Connection(**fields)
-    return connection if connection.name == path.stem else None  # else a copy under another name
+    return connection if connection.name == path.stem else None  # else it is a copy under another name
 
 
 def _live_connections(folder: Path) -> list[Connection]:
@@ -256,13 +263,13 @@ def _name_taken_error(there: Connection) -> AlreadyExistsError:
 
 
 def find(service: str | None = None) -> Connection:
-    """The connection of a service.
+    """Find the connection of a running service of this user on this host.
 
     Args:
-        service: A name or a target; None for the only one that runs.
+        service: A name or a target; None for the only service that runs.
 
     Raises:
-        NotFoundError: none runs, none fits, or several run and none was named.
+        NotFoundError: no service runs, none matches, or several run and `service` is None.
     """
     found = running()
     if service is not None:
@@ -279,13 +286,13 @@ def find(service: str | None = None) -> Connection:
 
 
 def resolve(service: str | None = None) -> ResolvedService:
-    """Where a service is and what to show it; an address need not be one of this user's own: it may be elsewhere.
+    """The target and token of a service. Unlike with `find`, an address may belong to another host or user.
 
     Args:
-        service: A name or a target; None for the only one that runs.
+        service: A name or a target; None for the only service that runs.
 
     Raises:
-        NotFoundError: none runs, none fits, or several run and none was named.
+        NotFoundError: no service runs, none has that name, or several run and `service` is None.
     """
     try:
         found = find(service)
@@ -298,13 +305,13 @@ def resolve(service: str | None = None) -> ResolvedService:
 
 
 def connection_at(target: str) -> Connection | None:
-    """The connection of the service at an address, if it is one of this user on this host."""
+    """The connection of the service at an address; None if it is not a service of this user on this host."""
     address = target_address(target)
     return next((c for c in _live_connections(runtime_dir()) if c.target and target_address(c.target) == address), None)
 
 
 def stop_reason(connection: Connection) -> str:
-    """How a service ended, as in "its process 123 is gone"; empty while it runs or may come back."""
+    """Why a service has ended, as in "its process 123 is gone"; empty while it runs or may be restarted."""
     if connection.lasting:
         return ""
     if not _is_alive(connection):
@@ -314,17 +321,17 @@ def stop_reason(connection: Connection) -> str:
 
 _lock = threading.Lock()
 _tokens: dict[str, list[str]] = {}
-"""The tokens of dispatchers that live in this process or have a worker here, by address."""
+"""The tokens of dispatchers that run in this process or have a worker here, by address; one per `remember_token`."""
 
 
 def remember_token(target: str, token: str) -> None:
-    """Know a dispatcher's token in this process, until `forget` is called as often."""
+    """Remember a dispatcher's token in this process, until `forget_token` was called equally often."""
     with _lock:
         _tokens.setdefault(target_address(target), []).append(token)
 
 
 def forget_token(target: str, token: str) -> None:
-    """Take back one `remember_token`; harmless where there was none."""
+    """Undo one `remember_token`; does nothing if there was none."""
     address = target_address(target)
     with _lock:
         tokens = _tokens.get(address, [])
@@ -335,10 +342,10 @@ def forget_token(target: str, token: str) -> None:
 
 
 def token_for(target: str) -> str:
-    """The token for a bare address: from this process, a connection file or `DSNB_TOKEN`; empty if it is nowhere.
+    """The token for an address: from this process, a connection file or `DSNB_TOKEN`; empty if none has it.
 
     Raises:
-        InvalidArgumentError: `DSNB_TOKEN` is set, and empty.
+        InvalidArgumentError: `DSNB_TOKEN` is set, but empty or not a token.
     """
     address = target_address(target)
     forks.check_grpc()
@@ -350,7 +357,7 @@ def token_for(target: str) -> str:
 
 
 def _address_or_empty(service: str) -> str:
-    """The address that a service's target has; empty if what is given is none."""
+    """The address of a target; empty if the text is not a target but a name."""
     try:
         return target_address(service)
     except DsnbError:

@@ -1,19 +1,19 @@
-"""What a fork leaves in the child: handles that raise with advice, and nothing that holds on to the parent's service.
+"""Fork safety: in a forked child, inherited handles raise an error with advice and keep nothing of the parent's open.
 
-Theory of operation. A forked child has one thread. gRPC's threads and ours are gone from it, and whatever lock they
-held stays locked for ever: a call made there, or an object of gRPC's that is taken apart there, may hang or crash. So
-nothing of it is used again: after the fork, before any other code runs in the child,
+Theory of operation. A forked child has one thread. gRPC's threads and dsnb's do not exist in it, and any lock that they
+held stays locked for ever: a gRPC call, or the destructor of a gRPC object, may hang or crash there. So the child never
+uses inherited gRPC objects again. After the fork, before any other code runs in the child,
 
-* the generation of the process goes up, by which handles from before the fork are told from new ones;
-* objects from before the fork are taken out of the garbage collector's sight;
-* sockets of servers and channels, and what else was kept from children, are replaced by /dev/null, so that a port is
-  free, a connection broken, and memory given back when the parent is gone, however long its child may live.
+* the generation of the process goes up, which distinguishes handles from before the fork from new ones;
+* objects from before the fork are hidden from the garbage collector (`gc.freeze`), so that no destructor runs;
+* sockets of servers and channels, and other registered descriptors, are replaced by /dev/null. The parent's exit then
+  frees its port, breaks its connections and releases its memory, however long the child lives.
 
-A child that a user's function forks in one of dsnb's threads, as in a worker, does not outlive the process that it was
-forked from: it watches that process, and ends with it. Where the function returns in the child as well, the child ends
-at once: what it would go on to make nobody reads.
+A child that a user's function forks in one of dsnb's threads, for example in a worker, must not outlive its parent: it
+polls the parent process and kills itself when that is gone. If the function returns in the child as well, the child
+exits at once, because nobody would read what it produces.
 
-The hook is set when the first service, channel or iterator is made, not at import.
+The fork hook is registered when the first service, channel or iterator is made, not at import.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dsnb.system_limits import check_files
 
 _POLL_INTERVAL_S = 0.5
 _THREAD_PREFIX = "dsnb-"
-"""How the names of dsnb's threads begin."""
+"""The prefix of the names of dsnb's threads."""
 
 _generation = 0
 _owner_pid = 0
-"""The process in one of whose threads of dsnb's this one was forked; 0 for other processes."""
+"""The process id of the parent if this process was forked in one of dsnb's threads; else 0."""
 _pid = 0
 _hook_registered = False
 _grpc_generation: int | None = None
@@ -46,11 +46,11 @@ _grpc_generation: int | None = None
 _ports: set[int] = set()
 _peers: set[tuple[str, int]] = set()
 _fds: set[int] = set()
-"""Descriptors that are not for children."""
+"""Descriptors that children must not keep open."""
 
 
 def generation() -> int:
-    """How many forks lie between this process and the one that imported dsnb; from now on they are counted."""
+    """How many forks separate this process from the one that registered the fork hook; the first call registers it."""
     global _hook_registered, _pid
     if not _hook_registered:
         _hook_registered, _pid = True, os.getpid()
@@ -59,22 +59,22 @@ def generation() -> int:
 
 
 def forked_since(made: int) -> bool:
-    """Whether a handle made in that generation came here by a fork."""
+    """Whether a handle made in generation `made` was inherited through a fork."""
     return made != _generation
 
 
 def exit_stranded_child(made: int) -> None:
-    """End this process if it is a child that a user's function forked in one of dsnb's threads, and left.
+    """End this process if it is a child that a user's function forked in one of dsnb's threads and then returned.
 
     Args:
-        made: The generation in which what called the function was made.
+        made: The generation in which the object that called the function was made.
     """
     if made != _generation and _owner_pid:
         os._exit(0)
 
 
 def prepare_for_grpc() -> None:
-    """To be called before a server or a channel is made.
+    """Prepare the process for gRPC; must be called before a server or a channel is made.
 
     Raises:
         FailedPreconditionError: see `check_grpc`.
@@ -87,12 +87,12 @@ def prepare_for_grpc() -> None:
 
 
 def in_forked_child() -> bool:
-    """Whether this process was forked from one that used gRPC: its servers and channels are the parent's."""
+    """Whether this process was forked from one that used gRPC, so that its servers and channels are the parent's."""
     return _grpc_generation is not None and _grpc_generation != _generation
 
 
 def check_grpc() -> None:
-    """Refuse what would hang.
+    """Refuse a gRPC call that could hang in this process.
 
     Raises:
         FailedPreconditionError: this process was forked from one that used gRPC.
@@ -102,7 +102,7 @@ def check_grpc() -> None:
 
 
 def inherited_error(what: str) -> FailedPreconditionError:
-    """The error for a handle that came here by a fork."""
+    """The error for a handle that was inherited through a fork."""
     return FailedPreconditionError(
         f"{what}: it was forked (id {os.getpid()}) from one that uses dsnb, and threads and connections stay behind",
         did="the parent and its service are untouched",
@@ -112,24 +112,24 @@ def inherited_error(what: str) -> FailedPreconditionError:
 
 
 def register_port(port: int) -> None:
-    """Let a child close its copies of the sockets of a port that this process listens on."""
+    """Have forked children close their copies of the sockets of a port that this process listens on."""
     _ports.add(port)
 
 
 def register_peer(address: str) -> None:
-    """Let a child close its copies of connections to a "host:port"."""
+    """Have forked children close their copies of connections to a "host:port"."""
     host, _, port = address.rpartition(":")
     _peers.add((host.strip("[]"), int(port)))
 
 
 def register_fd(descriptor: int) -> None:
-    """Let a child close its copy of a descriptor."""
+    """Have forked children close their copy of a descriptor."""
     generation()
     _fds.add(descriptor)
 
 
 def unregister_fd(descriptor: int) -> None:
-    """Learn that a descriptor is about to be closed, and its number may soon be another's."""
+    """Forget a descriptor; must be called before it is closed, because its number may be reused at once."""
     _fds.discard(descriptor)
 
 
@@ -138,8 +138,8 @@ def _after_fork_in_child() -> None:
     _generation += 1
     parent, _pid = _pid, os.getpid()
     if threading.current_thread().name.startswith(_THREAD_PREFIX):
-        _owner_pid = _owner_pid or parent  # a child's child may be without a parent on purpose, as daemons are
-        with suppress(RuntimeError):  # no thread can be started
+        _owner_pid = _owner_pid or parent  # keep the first: a daemon's direct parent exits on purpose
+        with suppress(RuntimeError):  # the system starts no more threads
             threading.Thread(target=_exit_with_owner, args=(_owner_pid,), name="dsnb-watch-owner", daemon=True).start()
     if in_forked_child():
         gc.freeze()
@@ -160,7 +160,7 @@ def _replace_inherited_fds() -> None:
     _fds.clear()
     for entry in os.listdir("/dev/fd"):
         descriptor = int(entry)
-        with suppress(OSError):  # the descriptor of this very listing, closed since
+        with suppress(OSError):  # the descriptor of this listing itself is closed by now
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _is_our_socket(descriptor):
                 os.dup2(null, descriptor, inheritable=False)
     os.close(null)
@@ -173,9 +173,9 @@ def _is_our_socket(descriptor: int) -> bool:
             return False
         if probe.getsockname()[1] in _ports:
             return True
-        with suppress(OSError):  # not connected
+        with suppress(OSError):  # the socket is not connected
             host, port, *_ = probe.getpeername()
-            return (host.removeprefix("::ffff:"), port) in _peers  # gRPC's sockets are of IPv6, whatever they talk
+            return (host.removeprefix("::ffff:"), port) in _peers  # gRPC uses IPv6 sockets for IPv4 too
         return False
     finally:
         probe.detach()

@@ -1,4 +1,4 @@
-"""dsnb's errors on the wire: which gRPC status stands for which class, and the page of text that travels with it."""
+"""How dsnb's errors travel: a gRPC status for each class, and the error's texts as trailing metadata."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _CODES: dict[type[DsnbError], grpc.StatusCode] = {
 _CLASSES = {code: cls for cls, code in _CODES.items()}
 
 ERROR_METADATA_KEY = "dsnb-error-bin"
-"""The trailing metadata that carries an error's three parts, and a bug's traceback."""
+"""The trailing metadata with an error's three parts, and the traceback of an unexpected exception."""
 
 _BUG_HINT = "this is a bug of dsnb, not of your code; please report it with the traceback above"
 _BROKEN_CONNECTION_TEXTS = ("Stream removed", "RST_STREAM")
-"""What gRPC says, under several codes, of a connection that broke in a call."""
+"""Texts in gRPC's details, under several codes, for a connection that broke during a call."""
 
 
 def abort(context: grpc.ServicerContext, error: DsnbError) -> None:
-    """End a call on the server's side with one of our errors."""
+    """End a call on the server's side with a `DsnbError`."""
     _abort_with(context, _code_of(error), error, "")
 
 
 def abort_unexpected(context: grpc.ServicerContext, error: Exception, call: str) -> None:
-    """End a call whose handler failed in a way that nobody thought of; the caller gets the traceback."""
+    """End a call whose handler raised an unexpected exception; the caller gets the traceback."""
     if (limit := limit_error(error)) is not None:
         abort(context, limit)
         return
@@ -57,7 +57,7 @@ def abort_unexpected(context: grpc.ServicerContext, error: Exception, call: str)
 
 
 def encode_error(error: Exception, call: str) -> bytes:
-    """An error as text, for connections that are not gRPC's; `decode_error` reads it."""
+    """Encode an error as JSON, for connections other than gRPC; see `decode_error`."""
     error = limit_error(error) or error
     if isinstance(error, DsnbError):
         code, reported, trace = _code_of(error), error, ""
@@ -70,7 +70,7 @@ def encode_error(error: Exception, call: str) -> bytes:
 
 
 def decode_error(payload: bytes) -> DsnbError:
-    """The error that `encode_error` put into text."""
+    """Decode an error that `encode_error` encoded."""
     name, *rest = json.loads(payload)
     return _error_from_payload(grpc.StatusCode[name], json.dumps(rest))
 
@@ -86,7 +86,7 @@ def _abort_with(context: grpc.ServicerContext, code: grpc.StatusCode, error: Dsn
 
 
 def _tail(text: str, limit: int) -> str:
-    """The end of a text, where a traceback says what happened."""
+    """Limit a text to its last bytes, because a traceback ends with the error itself."""
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= limit:
         return data.decode()
@@ -94,7 +94,7 @@ def _tail(text: str, limit: int) -> str:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """The text, or its beginning. gRPC drops a call whose metadata are over 8 KB, and the error with it."""
+    """Limit a text to its first bytes. gRPC drops calls with more than 8 KB of metadata, and the error with them."""
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= limit:
         return data.decode()
@@ -102,13 +102,13 @@ def _truncate(text: str, limit: int) -> str:
 
 
 def error_from_call(call: Any, address: str) -> DsnbError:
-    """The error that a failed call stands for, as seen by the caller.
+    """The `DsnbError` for a failed call, on the caller's side.
 
-    An `UnavailableError` or a `CancelledError` may pass when the call is made again; anything else is there to stay.
+    `UnavailableError` and `CancelledError` are transient, so that a retry may succeed; all others are permanent.
 
     Args:
-        call: The `grpc.RpcError`, which is the call as well.
-        address: Whom was called, for the text.
+        call: The `grpc.RpcError`, which is also the call.
+        address: The address of the server, for the error text.
     """
     code = call.code()
     for key, value in call.trailing_metadata() or ():
@@ -132,7 +132,7 @@ def error_from_call(call: Any, address: str) -> DsnbError:
 
 
 def as_read_error(error: DsnbError) -> DsnbError:
-    """What a read ended with: `UnavailableError` where trying again may help, as when a worker stops or goes away."""
+    """The error of a read: a cancelled call becomes `UnavailableError`, because a stopping worker cancels its reads."""
     return errors.UnavailableError(error.what) if isinstance(error, errors.CancelledError) else error
 
 

@@ -1,13 +1,13 @@
-"""What jobs are called."""
+"""Names of jobs that are read by their dataset's id."""
 
 from __future__ import annotations
 
 
 def qualified_job_name(dataset_id: str, job_name: str) -> str:
-    """The name of a job that is read by its dataset's id: such a job is one of that dataset's, and of no other.
+    """The full name of a job that is read by its dataset's id. Its name is unique within that dataset only.
 
     Example:
-        >>> name_within("images", "train")
+        >>> qualified_job_name("images", "train")
         'images/train'
     """
     return f"{dataset_id}/{job_name}"

@@ -1,4 +1,4 @@
-"""How a role ends: once. Whoever asks for it again, or waits for it, goes on when it is over."""
+"""Stops a server exactly once; further calls, and threads that wait for it, return when it has stopped."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any
 from dsnb.wire import forks
 
 _WAIT_S = 10.0
-"""How long a second call waits for the first."""
+"""Seconds that a second call of `run` waits for the first."""
 
 
 class StopOnce:
-    """The end of a server, from any thread.
+    """Stops a server once, from any thread.
 
     Args:
-        lock: The server's. What it does under it is done before the end begins, or finds that it has begun.
+        lock: The server's lock. Code that runs under it either completes before the stop begins, or sees `requested`
+            set.
 
     Attributes:
-        requested: Whether it was asked for.
+        requested: An event that is set when the stop begins.
 
     Example:
-        >>> ending = Ending(threading.Lock())
-        >>> ending.run(lambda: print("good night"))
+        >>> stop_once = StopOnce(threading.Lock())
+        >>> stop_once.run(lambda: print("good night"))
         good night
-        >>> ending.run(lambda: print("never"))
+        >>> stop_once.run(lambda: print("never"))
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
@@ -35,9 +36,9 @@ class StopOnce:
         self._finished = threading.Event()
 
     def run(self, stop: Callable[[], None]) -> None:
-        """End by this; the second call only waits for the first, as the process may end next.
+        """Call `stop`. Further calls only wait until the first has finished, because the process may exit afterwards.
 
-        Does nothing in a process that was forked off: the server is the parent's.
+        Does nothing in a forked child, because the server is the parent's.
         """
         if forks.in_forked_child():
             return
@@ -53,5 +54,5 @@ class StopOnce:
             self._finished.set()
 
     def wait(self) -> None:
-        """Wait until it is over, for ever if nobody asks for it."""
+        """Wait until the server has stopped, however long that takes."""
         self._finished.wait()

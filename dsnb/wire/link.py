@@ -1,4 +1,4 @@
-"""How one reader gets a task's elements, as its worker reports it; what the fields mean stands at `LinkStatus`."""
+"""A worker's report of how one reader gets a task's elements; `monitor.snapshot.LinkStatus` describes the fields."""
 
 from __future__ import annotations
 

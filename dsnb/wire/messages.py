@@ -1,4 +1,4 @@
-"""The messages of `wire/proto`, as plain data. What each field means stands in the `.proto` files."""
+"""The messages of `wire/proto` as frozen dataclasses. The `.proto` files describe each field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsnb.wire.schedule import ConsumerReport, RoundsUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Empty:
-    """Nothing to say."""
+    """A message without content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The calls of dispatcher and worker: one typed constant for each."""
+"""The remote calls of dispatcher and worker, one typed constant for each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ Kind = Literal["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Reply]):
-    """A remote call; a reply class of `bytes` stands for messages that their receiver decodes by itself.
+    """A remote call.
 
     Attributes:
-        bulk: Whether its replies are too many bytes to be signed.
+        service: The full name of the protobuf service.
+        name: The method's name in that service.
+        request: The dataclass of the request messages.
+        reply: The dataclass of the reply messages, or `bytes` if the receiver decodes them itself.
+        kind: Whether requests and replies are single messages or streams.
+        bulk: Whether replies stay unsigned, because hashing that many bytes would be too slow.
     """
 
     service: str
@@ -34,7 +39,7 @@ class Method(Generic[Request, Reply]):
 
 
 MAX_MESSAGE_BYTES: Final = 4 << 20
-"""Bytes of a message that a server takes; what is larger goes in pieces."""
+"""Most bytes of a message that a server accepts; larger data are sent in pieces."""
 
 _DISPATCHER = "dsnb.v1.Dispatcher"
 _WORKER = "dsnb.v1.Worker"

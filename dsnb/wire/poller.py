@@ -1,8 +1,8 @@
-"""Sockets that the thread listens to which waits for what they bring: no other thread has to hand it over.
+"""Lets the thread that waits for elements poll the sockets itself, so that no other thread has to pass them on.
 
-A hand-over between threads costs two changes of thread and, beside user code that never lets go of the interpreter, a
-turn of it for each. So a reader listens for itself where its sockets hold what has come until it looks: shared memory
-does, for what comes over the socket are small notices.
+Passing an element between threads costs two context switches and, if other threads keep the GIL busy, a GIL switch
+interval for each. A reader therefore polls its own sockets if they can buffer all messages until it looks. Those of
+the shared memory transfer can, because they carry small messages only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dsnb.wire import forks
 
 
 class Poller:
-    """What one thread listens to; another one wakes it."""
+    """The sockets that one thread waits for; other threads can wake it."""
 
     def __init__(self) -> None:
         self._poll: select.poll | None = None
@@ -28,9 +28,9 @@ class Poller:
         return bool(self._callbacks)
 
     def add(self, descriptor: int, on_readable: Callable[[], None]) -> None:
-        """Listen to a socket, and call this when it has something to say, or without cause: it must not wait."""
+        """Watch a socket. `on_readable` is called when it is readable, sometimes without need, and must not block."""
         if self._poll is None:
-            self._wakeup_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # fails where no file may be opened
+            self._wakeup_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # raises OSError if open files ran out
             self._poll = select.poll()
             forks.register_fd(self._wakeup_fd)
             self._poll.register(self._wakeup_fd, select.POLLIN)
@@ -38,12 +38,12 @@ class Poller:
         self._poll.register(descriptor, select.POLLIN)
 
     def remove(self, descriptor: int) -> None:
-        """Listen to a socket no more."""
+        """Stop watching a socket; does nothing if it is not watched."""
         if self._callbacks.pop(descriptor, None) is not None and self._poll is not None:
             self._poll.unregister(descriptor)
 
     def wait(self, timeout: float) -> list[int]:
-        """The sockets that have something to say; none after `timeout` seconds, or when woken."""
+        """Wait for readable sockets and return them; returns none after `timeout` seconds, or when woken."""
         assert self._poll is not None
         ready = [descriptor for descriptor, _ in self._poll.poll(math.ceil(1000 * timeout))]
         if self._wakeup_fd in ready:
@@ -53,18 +53,18 @@ class Poller:
         return ready
 
     def dispatch(self, ready: Iterable[int] | None = None) -> None:
-        """Hear what these have to say, or all."""
+        """Call the callbacks of the sockets in `ready`, or of all sockets."""
         for descriptor in list(self._callbacks) if ready is None else ready:
             callback = self._callbacks.get(descriptor)
             if callback is not None:
                 callback()
 
     def wake(self) -> None:
-        """End a wait."""
+        """Make `wait` return, now or the next time; from any thread."""
         os.eventfd_write(self._wakeup_fd, 1)
 
     def close(self) -> None:
-        """Let go of what it takes to listen. The second call does nothing."""
+        """Close the poller's own descriptor. Further calls do nothing."""
         if self._poll is not None:
             self._poll = None
             forks.unregister_fd(self._wakeup_fd)

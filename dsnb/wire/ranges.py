@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 class Ranges:
-    """A set of numbers from 0 on, as disjoint half-open ranges in ascending order.
+    """A set of non-negative integers, stored as disjoint half-open ranges in ascending order.
 
     Args:
         pairs: Ranges as (first, end), in any order; they may overlap.
@@ -35,7 +35,7 @@ class Ranges:
         return zip(self._firsts, self._ends, strict=True)
 
     def __len__(self) -> int:
-        """How many numbers there are."""
+        """How many numbers the set contains."""
         return sum(self._ends) - sum(self._firsts)
 
     def __bool__(self) -> bool:
@@ -55,30 +55,30 @@ class Ranges:
 
     @property
     def end(self) -> int:
-        """One more than the largest number; 0 where there is none."""
+        """One more than the largest number; 0 if the set is empty."""
         return self._ends[-1] if self._ends else 0
 
     def add(self, first: int, end: int) -> None:
-        """Add the numbers from `first` to `end`, without `end`."""
+        """Add the numbers from `first` up to, but not including, `end`."""
         if first >= end:
             return
         if self._ends and first == self._ends[-1]:  # by far the most frequent case
             self._ends[-1] = end
             return
         left = bisect_left(self._ends, first)  # the first range that touches or follows
-        right = bisect_right(self._firsts, end)  # behind the last range that touches
+        right = bisect_right(self._firsts, end)  # the index after the last range that touches
         if left < right:
             first, end = min(first, self._firsts[left]), max(end, self._ends[right - 1])
         self._firsts[left:right] = [first]
         self._ends[left:right] = [end]
 
     def update(self, other: Iterable[tuple[int, int]]) -> None:
-        """Add the numbers of other ranges."""
+        """Add all numbers of the given (first, end) ranges."""
         for first, end in other:
             self.add(first, end)
 
     def remove(self, first: int, end: int) -> None:
-        """Remove the numbers from `first` to `end`, without `end`.
+        """Remove the numbers from `first` up to, but not including, `end`.
 
         Example:
             >>> numbers = Ranges([(0, 8)])
@@ -88,7 +88,7 @@ class Ranges:
         """
         if first >= end:
             return
-        left, right = bisect_right(self._ends, first), bisect_left(self._firsts, end)  # those that are cut
+        left, right = bisect_right(self._ends, first), bisect_left(self._firsts, end)  # the ranges that overlap
         if left < right:
             before, after = self._firsts[left], self._ends[right - 1]
             kept = [(before, min(first, after)), (max(end, before), after)]
@@ -96,10 +96,10 @@ class Ranges:
             self._ends[left:right] = [part[1] for part in kept if part[0] < part[1]]
 
     def gap(self, at: int) -> tuple[int, int | None]:
-        """The first stretch of numbers from `at` on that are not in the set.
+        """The first gap in the set at or after `at`.
 
         Returns:
-            Where it begins, and where it ends; None where nothing follows it.
+            The first number of the gap, and the number after its last one; None if the gap has no end.
 
         Example:
             >>> Ranges([(0, 3), (5, 8)]).gap(1)
@@ -111,14 +111,14 @@ class Ranges:
         return at, self._firsts[index] if index < len(self._firsts) else None
 
     def within(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of the ranges that lie between two numbers."""
+        """The parts of the ranges that lie between `first` and `end`, as (first, end)."""
         for index in range(bisect_right(self._ends, first), len(self._firsts)):
             if self._firsts[index] >= end:
                 return
             yield max(first, self._firsts[index]), min(end, self._ends[index])
 
     def drop_below(self, number: int) -> None:
-        """Remove the numbers below one."""
+        """Remove all numbers less than `number`."""
         gone = bisect_right(self._ends, number)
         del self._firsts[:gone], self._ends[:gone]
         if self._firsts and self._firsts[0] < number:
@@ -126,10 +126,10 @@ class Ranges:
 
 
 def split_ranges(pairs: Iterable[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Cut a list of ranges behind its first `count` numbers, in the list's own order.
+    """Split a list of ranges after its first `count` numbers, counted in the list's order.
 
     Example:
-        >>> prefix([(10, 14), (20, 22)], 5)
+        >>> split_ranges([(10, 14), (20, 22)], 5)
         ([(10, 14), (20, 21)], [(21, 22)])
     """
     before: list[tuple[int, int]] = []

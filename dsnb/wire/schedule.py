@@ -1,8 +1,9 @@
-"""Which task gives which round of a coordinated read: what dispatcher and consumers tell one another of it. Pure.
+"""Schedules of a coordinated read: which task provides which round. Exchanged by dispatcher and consumers. Pure.
 
-A lineup is a list of tasks that give rounds in turn, from its first round on until the next lineup begins. A task's
-rounds are its *turns*, numbered from 0 whatever lineups it is in: turn k of a task is its elements k * n up to
-(k + 1) * n, one for each of n consumers. What each field means stands in the `.proto` files.
+A schedule is a list of tasks that provide rounds in turn, from its first round until the next schedule begins. The
+rounds of one task are its *task rounds*, numbered from 0 across all schedules: task round k consists of the task's
+elements from k * n up to, but not including, (k + 1) * n, one for each of n consumers. The `.proto` files describe each
+field.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ class RoundsUpdate:
 
 
 def schedule_of(schedules: Sequence[RoundSchedule], round_number: int) -> RoundSchedule | None:
-    """The lineup that a round belongs to; None for one before the first that is known."""
+    """The schedule that a round belongs to; None if the round precedes all known schedules."""
     return next((lineup for lineup in reversed(schedules) if lineup.first_round <= round_number), None)
 
 
 def task_round_of(schedule: RoundSchedule, round_number: int) -> tuple[str, int]:
-    """The task that gives a round of a lineup, and which of its turns that is.
+    """The task that provides a round of a schedule, and the number of the task round.
 
     Example:
-        >>> turn_of(Lineup(first=10, tasks=("a", "b"), turns=(5, 0)), 13)
+        >>> task_round_of(RoundSchedule(first_round=10, tasks=("a", "b"), task_rounds=(5, 0)), 13)
         ('b', 1)
     """
     cycle, index = divmod(round_number - schedule.first_round, len(schedule.tasks))
@@ -59,11 +60,11 @@ def task_round_of(schedule: RoundSchedule, round_number: int) -> tuple[str, int]
 
 
 def next_task_round(schedule: RoundSchedule, task: str, round_number: int) -> int:
-    """A task's first turn in a round of that number or a later one, if the lineup lasts.
+    """The number of a task's first task round at or after `round_number`, provided that the schedule continues.
 
     Example:
-        >>> lineup = Lineup(first=10, tasks=("a", "b"), turns=(5, 0))
-        >>> [next_turn(lineup, "b", number) for number in (10, 11, 12, 13, 14)]
+        >>> schedule = RoundSchedule(first_round=10, tasks=("a", "b"), task_rounds=(5, 0))
+        >>> [next_task_round(schedule, "b", number) for number in (10, 11, 12, 13, 14)]
         [0, 0, 1, 1, 2]
     """
     index = schedule.tasks.index(task)
@@ -72,7 +73,7 @@ def next_task_round(schedule: RoundSchedule, task: str, round_number: int) -> in
 
 
 def consumer_name(index: int) -> str:
-    """What a consumer is called wherever trainers have names.
+    """The name of a consumer where other jobs show the name of a trainer.
 
     Example:
         >>> consumer_name(2)

@@ -5,29 +5,29 @@ knows it. The token itself is never sent: it is only the key of the proofs.
 
 Theory of operation. Each server has an *instance id*. A dispatcher makes one each time it starts to listen, so a
 dispatcher that is started again in its work folder, with the same token, has another id. A worker's id is its uid,
-which the dispatcher tells the readers. A call carries in its metadata a nonce, the digest of its request (if it sends a
+which readers get from the dispatcher. A call carries in its metadata a nonce, the digest of its request (if it sends a
 single one), and
 
-    HMAC-SHA256(token, "client" | method | instance id of the callee | nonce | digest)
+    HMAC-SHA256(token, "client" | method | instance id of the server | nonce | digest)
 
-and the callee's initial metadata carry
+and the server's initial metadata carry
 
     HMAC-SHA256(token, "server" | its instance id | nonce)
 
 The caller drops any reply that comes without this proof, and sends nothing beyond the first message of a stream before
 it. If a caller does not know the dispatcher's instance id, the only call that it may make is Hello: the caller's proof
-then names no instance, and the answer tells the id. A process that takes the port of a dead server therefore receives
-the requests that were sent to the dead one, and learns nothing that it could use elsewhere; its answers count as no
-answers. The words "client" and "server" keep one side's proof from being used as the other's. Each part is preceded by
+then names no instance, and the answer contains the id. A process that takes the port of a dead server therefore
+receives the requests that were sent to the dead one, and learns nothing that it could use elsewhere; its answers are
+ignored. The words "client" and "server" keep one side's proof from being used as the other's. Each part is preceded by
 its length, so that two different calls never give the same bytes.
 
 *Messages.* Every message except a single request (which the digest covers) ends in a tag over its number and its bytes:
 keyed BLAKE2b, which is twice as fast as SHA-256 on large messages. HMAC derives the key from the token for this call
 (method, instance id, nonce) and direction. A relay between the two ends can thus drop messages, end the call, or answer
 it with an error; it cannot change, repeat, reorder or add a message. This matters when a dispatcher comes back at
-another port and somebody else takes the old port and forwards the calls. The frames of a read have no tags, because
-hashing them would halve the throughput. A reader names the uid of the worker that it means, so no other worker can
-answer in its place; but anybody who can change the bytes of a plain connection can change elements. TLS prevents that.
+another port and another process takes the old port and forwards the calls. The frames of a read have no tags, because
+hashing them would halve the throughput. A reader's proof names the uid of one worker, so no other worker can answer;
+but anybody who can change the bytes of a plain connection can change elements. TLS prevents that.
 
 *Nonces.* A nonce has 24 bytes: a generation, 12 random bytes that stand for the caller, and a counter that the caller
 increments with each call. The server keeps a sliding window for each caller, as IPsec does: the highest counter, and a
@@ -36,9 +36,9 @@ memory for a caller is therefore constant. Windows are discarded by generation: 
 current generation, the next generation begins, and the windows of the generation before the last are discarded; a nonce
 of a discarded generation is refused as too old. A window is made only after the proof was checked, so only callers that
 know the token can cause one, and the proof names the instance, so that a call recorded at another instance fails. Each
-answer tells the current generation, and the caller uses it from then on. A caller that was idle for two generations is
-refused once, before anything was done, and repeats its call. No clock is involved: clocks differ between hosts, and a
-laptop's clock stands still while it sleeps.
+answer contains the current generation, and the caller uses it from then on. A caller that was idle for two generations
+is refused once, before anything was done, and repeats its call. No clock is involved: clocks differ between hosts, and
+a laptop's clock stands still while it sleeps.
 
 Hello is not counted. It names no instance and changes nothing, and a recorded Hello that is repeated gets the recorded
 answer.
@@ -84,34 +84,34 @@ VERSION_HEADER: Final = "dsnb-version"
 PROOF_HEADER: Final = "dsnb-proof-bin"
 
 TAG_BYTES: Final = 16
-"""By how much a signed message is longer."""
+"""Bytes that `Signer.sign` appends to a message."""
 
-TOKEN_VARIABLE: Final = "DSNB_TOKEN"
+TOKEN_VARIABLE: Final = "DSNB_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN_HINT: Final = (
-    "give the token to dsnb.connect(token=...), in the environment variable DSNB_TOKEN or with --token-file; "
+    "give the token to dsnb.connect(token=...), in the environment variable DSNB_TOKEN or with --token-file; "  # noqa: S105 - help text
     "the process that started the service shows it as `svc.token`"
 )
 
 # ---- tokens
 
 _MAX_TOKEN_BYTES: Final = 4096
-"""Bytes of a token file; what is longer is something else."""
+"""Most bytes of a token file; a longer file holds something else."""
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """A random token that cannot be guessed (192 bits)."""
     return secrets.token_urlsafe(24)
 
 
 def check_token(token: str, where: str) -> str:
-    """A token without the white space around it, which files and shells add.
+    """Return a token without surrounding white space, which files and shells add.
 
     Args:
-        token: What was given.
-        where: What gave it, for the error, as in "the argument `token`".
+        token: The token as given by the user.
+        where: Its origin, for the error, as in "the argument `token`".
 
     Raises:
-        InvalidArgumentError: it is empty, which would let everybody in, or no text.
+        InvalidArgumentError: the token is empty (which would admit everybody), not a string, too long or not printable.
     """
     if not isinstance(token, str):
         raise InvalidArgumentError(
@@ -134,21 +134,21 @@ def check_token(token: str, where: str) -> str:
 
 
 def token_from_environment() -> str | None:
-    """The token in `DSNB_TOKEN`; None where the variable is not set.
+    """The token in `DSNB_TOKEN`; None if the variable is not set.
 
     Raises:
-        InvalidArgumentError: the variable is set, and empty.
+        InvalidArgumentError: the variable is set, but empty or not a token.
     """
     given = os.environ.get(TOKEN_VARIABLE)
     return None if given is None else check_token(given, f"the environment variable {TOKEN_VARIABLE}")
 
 
 def read_token_file(path: str | os.PathLike[str]) -> str:
-    """The token that a file holds.
+    """The token that a file contains.
 
     Raises:
-        NotFoundError: it cannot be read.
-        FailedPreconditionError: what is in it is no token.
+        NotFoundError: the file cannot be read.
+        FailedPreconditionError: the file does not contain a token.
     """
     try:
         with open(path, "rb") as file:
@@ -160,7 +160,7 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
             did="nothing was started and nothing was sent",
             hint="check the path",
         ) from error
-    token = data.decode(errors="surrogateescape").strip()  # which is not printable
+    token = data.decode(errors="surrogateescape").strip()  # surrogates are not printable, so they fail the check below
     if not token or len(data) > _MAX_TOKEN_BYTES or not token.isprintable():
         raise _invalid_token_file_error(os.fspath(path), data, regular=regular)
     return token
@@ -185,13 +185,13 @@ def _invalid_token_file_error(path: str, data: bytes, *, regular: bool) -> Faile
 
 
 def load_or_create_token(path: str | os.PathLike[str]) -> str:
-    """The token that a file holds; a new one is written where there is none, for its owner's eyes alone.
+    """The token that a file contains. If the file does not exist, creates it with a new token and mode 0600.
 
-    The file is there with its whole content or not at all, whenever this process or the machine stops.
+    The file is created atomically and durably: after a crash of the process or the machine it is complete or absent.
 
     Raises:
-        NotFoundError: the file can neither be read nor made.
-        FailedPreconditionError: what is in it is no token.
+        NotFoundError: the file can neither be read nor created.
+        FailedPreconditionError: the file does not contain a token.
     """
     try:
         if not os.path.lexists(path):
@@ -206,7 +206,7 @@ def load_or_create_token(path: str | os.PathLike[str]) -> str:
 
 
 def _write_new(path: str, token: str) -> None:
-    """Write a file that is not there yet; leaves the one alone that another process wrote meanwhile."""
+    """Create a file atomically; keeps the one that another process created meanwhile."""
     folder = os.path.dirname(path) or "."
     handle, aside = tempfile.mkstemp(dir=folder, prefix=".token-")  # mode 0600
     try:
@@ -219,7 +219,7 @@ def _write_new(path: str, token: str) -> None:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(aside)
-    # The folder too: otherwise the name may be lost on power failure although the file's data survived.
+    # fsync the folder too: otherwise the name may be lost on power failure although the file's data survived.
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -228,12 +228,12 @@ def _write_new(path: str, token: str) -> None:
 
 
 def _link(aside: str, path: str) -> None:
-    """Give a file its name, unless another one has it."""
+    """Give a file its final name, unless a file of that name exists."""
     try:
         os.link(aside, path)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links: there the last of two that begin at once wins
+    except OSError:  # a file system without hard links: of two processes that start at once, the last one wins
         os.rename(aside, path)
 
 
@@ -247,12 +247,12 @@ _SERVER_PROOF = struct.Struct(">32sI")
 _MAX_INSTANCE_BYTES: Final = 64
 
 Metadata = tuple[tuple[str, Any], ...]
-"""Names with text, or with bytes where the name ends in "-bin"."""
+"""Pairs of a name and a text value; the value is bytes if the name ends in "-bin"."""
 
 
 @lru_cache(maxsize=16)
 def _keyed(token: str) -> hmac.HMAC:
-    """An HMAC with this key, to be copied: to make one takes as long as to use it twice."""
+    """An HMAC with this key, to be copied: creating one takes as long as using it twice."""
     return hmac.new(token.encode(), digestmod="sha256")
 
 
@@ -263,15 +263,15 @@ def _mac(token: str, *parts: bytes) -> bytes:
 
 
 def request_digest(request: bytes) -> bytes:
-    """What a call says of its unary request."""
+    """The digest of a unary request, which is part of the call's proof."""
     return hashlib.sha256(request).digest()
 
 
 class Signer:
-    """Signs the messages of one direction of one call, or checks them, in their order. Used by one thread at a time.
+    """Signs or checks the messages of one direction of one call, in order. For one thread at a time.
 
     Args:
-        key: Of that direction of that call.
+        key: The key for this call and direction, see `Proof.signer`.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -279,14 +279,14 @@ class Signer:
         self._numbers = count()
 
     def sign(self, message: bytes) -> bytes:
-        """The message with its tag."""
+        """Return the message with its tag appended."""
         return message + self._tag(message)
 
     def check(self, message: bytes) -> bytes:
-        """The message without its tag.
+        """Return the message without its tag.
 
         Raises:
-            DataLossError: it is not the next one that the other end signed.
+            DataLossError: this is not the next message that the sender signed.
         """
         body, tag = message[:-TAG_BYTES], message[-TAG_BYTES:]
         if not hmac.compare_digest(self._tag(body), tag):
@@ -300,7 +300,7 @@ class Signer:
 
 
 def altered_message_error() -> DataLossError:
-    """The error for a message that is not what was sent."""
+    """The error for a message that differs from what was sent."""
     return DataLossError(
         "a message was damaged or changed on its way",
         did="it was dropped, and its call was given up",
@@ -309,14 +309,14 @@ def altered_message_error() -> DataLossError:
 
 
 class Proof:
-    """What the two ends of one call show each other.
+    """The proofs of one call: both ends compute them from the same values and compare.
 
     Args:
-        token: The key.
-        path: Of the method.
-        instance: Of the callee; empty in a Hello, until its answer has come.
-        nonce: Of this call.
-        digest: Of a unary request.
+        token: The key of the proofs.
+        path: The path of the method.
+        instance: The instance id of the server; empty in a Hello until its answer arrives.
+        nonce: The nonce of this call.
+        digest: The digest of a unary request.
     """
 
     def __init__(self, token: str, path: str, instance: str, nonce: bytes, digest: bytes = _NO_DIGEST) -> None:
@@ -328,17 +328,17 @@ class Proof:
 
     @property
     def client_mac(self) -> bytes:
-        """What shows that the caller knows the token."""
+        """Proves that the caller knows the token."""
         instance = self.instance.encode()
         return _mac(self._token, b"client", self._path.encode(), instance, self.nonce, self.digest)
 
     @property
     def server_mac(self) -> bytes:
-        """What shows that the callee does."""
+        """Proves that the server knows the token."""
         return _mac(self._token, b"server", self.instance.encode(), self.nonce)
 
     def signer(self, *, to_server: bool) -> Signer:
-        """For the messages of one direction."""
+        """A signer for the messages of one direction of this call."""
         direction = b"messages to the server" if to_server else b"messages to the client"
         return Signer(_mac(self._token, direction, self._path.encode(), self.instance.encode(), self.nonce))
 
@@ -347,7 +347,7 @@ class Proof:
 
 
 class Caller:
-    """A caller of one server: its nonces. Thread-safe."""
+    """A caller of one server: makes nonces and checks the server's proofs. Thread-safe."""
 
     def __init__(self) -> None:
         self._id = os.urandom(12)
@@ -355,13 +355,13 @@ class Caller:
         self._generation = 1
 
     def proof(self, token: str, path: str, instance: str, digest: bytes = _NO_DIGEST) -> Proof:
-        """The proof of a new call."""
+        """The proof of a new call, with a fresh nonce."""
         return Proof(token, path, instance, _NONCE.pack(self._generation, self._id, next(self._counts)), digest)
 
     def accepts(self, proof: Proof, answer: Iterable[tuple[str, Any]] | None) -> bool:
-        """Whether the callee's initial metadata prove that it is the one that was called.
+        """Whether the server's initial metadata prove that it is the server that was called.
 
-        The answer to a Hello tells its instance, which is then the proof's.
+        The answer to a Hello contains the instance id, which is stored in `proof`.
         """
         shown = dict(answer or ()).get(PROOF_HEADER)
         if (
@@ -381,7 +381,7 @@ class Caller:
 
 
 def call_metadata(proof: Proof | None) -> Metadata:
-    """The metadata of a call; of one who knows no token without a proof."""
+    """The metadata of a call; None for `proof` if the caller has no token."""
     if proof is None:
         return ((VERSION_HEADER, PROTOCOL_VERSION),)
     shown = _CLIENT_PROOF.pack(proof.nonce, proof.digest, proof.client_mac) + proof.instance.encode()
@@ -392,11 +392,11 @@ def call_metadata(proof: Proof | None) -> Metadata:
 
 
 class Refusal(Exception):
-    """Why a call is refused.
+    """Raised by `Guard.admit` for a call that is refused.
 
     Attributes:
-        error: What the caller is told.
-        initial_metadata: The initial metadata; with the server's proof if the caller's was right.
+        error: The error to send to the caller.
+        initial_metadata: The initial metadata to send; they contain the server's proof if the caller's was valid.
     """
 
     def __init__(self, error: DsnbError, initial_metadata: Metadata = ()) -> None:
@@ -406,12 +406,13 @@ class Refusal(Exception):
 
 
 class Guard:
-    """Decides for one server which calls are let in, by their metadata. Thread-safe.
+    """Decides for one server which calls to admit, by their metadata. Thread-safe.
 
     Args:
-        token: The server's, or what gives it: a worker's is that with which its dispatcher proved itself last, and
-            empty before.
-        instance: By what callers know this server; without it one is made, and told to who says Hello.
+        token: The server's token, or a function that returns it: a worker uses the token with which its dispatcher last
+            authenticated itself, and an empty one until then.
+        instance: The instance id that callers know already (a worker's uid). If empty, a random id is made, and callers
+            get it by a Hello.
     """
 
     def __init__(self, token: str | Callable[[], str], instance: str = "") -> None:
@@ -422,10 +423,10 @@ class Guard:
         self._lock = threading.Lock()
 
     def admit(self, path: str, metadata: Mapping[str, Any]) -> tuple[Proof, Metadata]:
-        """The proof of a call that is let in, and the initial metadata to answer it with.
+        """Return the proof of an admitted call and the initial metadata of the answer.
 
         Raises:
-            Refusal: it is not.
+            Refusal: the call is not admitted.
         """
         version, header = metadata.get(VERSION_HEADER), metadata.get(PROOF_HEADER)
         if version != PROTOCOL_VERSION and (version, header) != (None, None):
@@ -460,7 +461,7 @@ def _denied_error(what: str) -> PermissionDeniedError:
 def _version_error(version: str) -> FailedPreconditionError:
     quoted = (
         version if len(version) < 6 and version.isalnum() else "(unknown)"
-    )  # an older one's words may hold its token
+    )  # an older version's metadata may contain its token
     return FailedPreconditionError(
         f"the caller speaks version {quoted} of the protocol, this server {PROTOCOL_VERSION}",
         did="nothing was changed",
@@ -477,7 +478,7 @@ _WINDOW_BITS: Final = 1024
 
 
 class _ReplayWindow:
-    """The counts of one caller that were seen: its highest, and a bit for each of those below it."""
+    """The counters of one caller that were seen: the highest, and a bit for each of the `_WINDOW_BITS` up to it."""
 
     __slots__ = ("highest", "seen")
 
@@ -500,11 +501,11 @@ class _ReplayWindow:
 
 
 class Nonces:
-    """The nonces that a server has seen, in bounded memory; see the theory above.
+    """The nonces that a server has seen, in bounded memory; see the module's theory of operation.
 
     Example:
         >>> nonces, nonce = Nonces(), _NONCE.pack(1, b"twelve bytes", 1)
-        >>> nonces.take(nonce), nonces.take(nonce)
+        >>> nonces.record(nonce), nonces.record(nonce)
         ('fresh', 'seen')
     """
 
@@ -514,7 +515,7 @@ class Nonces:
         self._previous: dict[bytes, _ReplayWindow] = {}
 
     def record(self, nonce: bytes) -> str:
-        """Note a nonce whose proof was right; whether it is fresh, was seen, or is too old to tell."""
+        """Record a nonce whose proof was valid; returns `FRESH`, `SEEN`, or `OLD` if it is too old to decide."""
         generation, caller, number = _NONCE.unpack(nonce)
         if generation == self.generation:
             windows = self._current
@@ -525,7 +526,7 @@ class Nonces:
         window = windows.get(caller)
         if window is None:
             if len(windows) >= _MAX_CALLERS:
-                if windows is self._current:
+                if windows is self._current:  # the caller repeats its call in the new generation
                     self.generation += 1
                     self._previous, self._current = self._current, {}
                 return OLD

@@ -1,8 +1,8 @@
-"""A gRPC server with our habits: no shared ports, proofs, errors as pages, threads on demand.
+"""A gRPC server: unshared ports, authenticated calls, structured errors, threads on demand.
 
-gRPC asks `_Router` for the handler of each call, on its one thread and before it reads any message. A caller that has
-not proven that it knows the token is refused there, by the metadata alone. It costs no memory beyond the window of its
-connection, and a thread only for the moment in which a refusal says why.
+gRPC asks `_Router` for the handler of each call, on its polling thread and before it reads any message. A caller whose
+metadata do not prove that it knows the token is refused there. Such a caller costs no memory beyond the flow-control
+window of its connection, and a thread only for the moment in which the refusal is sent.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ Handler = Callable[[Any, grpc.ServicerContext], Any]
 Handlers = Mapping[Method[Any, Any], Handler]
 
 _OPTIONS = (
-    ("grpc.so_reuseport", 0),  # else a second server on a taken port starts, and the kernel deals out connections
+    (
+        "grpc.so_reuseport",
+        0,
+    ),  # else a second server can bind the port too, and the kernel splits the connections
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
-    # What anybody may have this server hold: calls that wait to be looked at, each with its metadata and the beginning
-    # of a message. One call too many is turned away, and made again. A message that is read may be larger: then its
-    # rest is asked for. Without probes, or a stranger could have the windows grow by sending much.
+    # Bounds on the memory that unauthenticated callers can use: pending calls, each with its metadata and the start of
+    # a message. Calls beyond the limit are rejected, and clients retry them. Larger messages are still possible: the
+    # rest is requested once the message is read. BDP probes are off because they would let a caller enlarge the
+    # flow-control windows just by sending much.
     ("grpc.max_metadata_size", 2 << 10),
     ("grpc.absolute_max_metadata_size", 4 << 10),
     ("grpc.server.max_pending_requests", 256),
@@ -47,23 +51,23 @@ _OPTIONS = (
 
 
 _MAX_REFUSALS: Final = 32
-"""Refusals that are told at a time, for each takes a thread for a moment; of more gRPC tells no reason."""
+"""Refusals sent at the same time. Each uses a thread for a moment; further ones are rejected without a reason."""
 
 
 class GrpcServer:
     """Serves a table of methods on one port.
 
     Args:
-        name: For threads and errors, as in "dispatcher".
-        handlers: What answers each method; streaming ones are generators.
-        token: What callers must prove to know; or the guard that decides about them.
+        name: Used in thread names and errors, as in "dispatcher".
+        handlers: The function that answers each method; streaming ones are generators.
+        token: The token that callers must prove to know, or the guard that checks their proofs.
     """
 
     def __init__(self, name: str, handlers: Handlers, token: str | Guard) -> None:
         forks.prepare_for_grpc()
         self._name = name
         self._executor = OnDemandExecutor(f"dsnb-{name}")
-        # Any executor serves; the stubs know the standard library's only.
+        # Any executor works; the type stubs accept the standard library's only.
         self._server = grpc.server(
             self._executor,  # type: ignore[arg-type]
             options=_OPTIONS,
@@ -75,15 +79,15 @@ class GrpcServer:
         self._stopped = False
 
     def start(self, host: str, port: int) -> None:
-        """Listen.
+        """Listen on an address; with port 0, `self.port` is the port that was chosen.
 
         Raises:
-            AlreadyExistsError: something listens there already.
+            AlreadyExistsError: the port is taken, or not permitted.
         """
         loopback("host", host)
         try:
-            # Ctrl-C may strike between any two lines of the main thread, and no other; gRPC waits for ever for the end
-            # of a server that was half begun.
+            # On another thread: KeyboardInterrupt can occur between any two lines of the main thread only, and gRPC
+            # would wait for ever for the end of a server that was only half started.
             self._executor.submit(self._bind_and_start, host, port).result()
         except BaseException:
             self.stop(0)
@@ -91,14 +95,15 @@ class GrpcServer:
 
     def _bind_and_start(self, host: str, port: int) -> None:
         with self._start_lock:
-            if self._stopped:  # nobody waits for it any more
+            if self._stopped:  # the caller of `start` was interrupted
                 return
             try:
                 self.port = self._server.add_insecure_port(format_address(host, port))
             except RuntimeError as error:
-                check_files()  # gRPC does not say why
+                check_files()  # raises if open files ran out; gRPC reports no reason
                 raise AlreadyExistsError(
-                    f"the {self._name} cannot listen on {format_address(host, port)}: the port is taken or not permitted",
+                    f"the {self._name} cannot listen on {format_address(host, port)}: "
+                    "the port is taken or not permitted",
                     did="nothing was started",
                     hint="leave the port out (a free one is chosen), or stop what listens there",
                 ) from error
@@ -106,7 +111,7 @@ class GrpcServer:
             self._server.start()
 
     def stop(self, grace: float) -> None:
-        """Take no more calls, wait `grace` seconds for those that run, then end them."""
+        """Accept no more calls, wait `grace` seconds for the running ones, then cancel those."""
         with self._start_lock:
             self._stopped = True
         self._server.stop(grace).wait(grace + 5.0)
@@ -114,17 +119,17 @@ class GrpcServer:
 
 
 def until_broken(requests: Iterator[Request]) -> Iterator[Request]:
-    """What a caller's stream sends, to its end or its break: gRPC raises a bare Exception when it breaks."""
+    """Iterate over a caller's stream until it ends or breaks; gRPC raises a bare Exception when it breaks."""
     while True:
         try:
             request = next(requests)
-        except Exception:  # noqa: BLE001 - StopIteration is among them
+        except Exception:  # noqa: BLE001 - StopIteration too
             return
         yield request
 
 
-class _Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the class takes no arguments when it runs
-    """Finds the handler of each call, for those whose callers have proven to know the token."""
+class _Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
+    """Finds the handler of each call; refuses calls whose metadata do not prove that the caller knows the token."""
 
     def __init__(self, handlers: Handlers, guard: Guard) -> None:
         self._guard = guard
@@ -150,7 +155,7 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the class ta
 
     def _refuse(self, refusal: Refusal) -> grpc.RpcMethodHandler[Any, Any] | None:
         if not self._refusal_slots.acquire(blocking=False):
-            return None
+            return None  # gRPC answers UNIMPLEMENTED, without a thread
 
         def refuse(_requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
             try:
@@ -161,12 +166,12 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # the class ta
                 self._refusal_slots.release()
             raise AssertionError
 
-        # Of this kind whatever the call's is: one that takes a stream has nothing read for it.
+        # Always stream_unary, whatever the method's kind: gRPC then reads no request message before it runs `refuse`.
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 
 class _Call:
-    """One call that was let in: its requests and replies as they are on the wire, around the handler."""
+    """One admitted call: decodes and checks its requests, runs the handler, encodes and signs its replies."""
 
     def __init__(self, method: Method[Any, Any], handler: Handler, proof: Proof, answer: Metadata) -> None:
         self._method = method
@@ -176,26 +181,26 @@ class _Call:
         self._signer = None if method.bulk else proof.signer(to_server=False)
 
     def unary(self, request: Any, context: grpc.ServicerContext) -> bytes:
-        """Give one reply."""
+        """Handle a call that has one reply."""
         try:
             context.send_initial_metadata(self._answer)
             return self._encode_reply(self._handler(self._decode_request(request), context))
-        except Exception as error:  # the caller must learn of whatever happened
+        except Exception as error:  # any error must reach the caller
             _abort_call(context, error, self._method.name)
             raise
 
     def stream(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Give replies as they come."""
+        """Handle a call that has a stream of replies."""
         try:
             context.send_initial_metadata(self._answer)
             for reply in self._handler(self._decode_request(request), context):
                 yield self._encode_reply(reply)
-        except Exception as error:  # the caller must learn of whatever happened
+        except Exception as error:  # any error must reach the caller
             _abort_call(context, error, self._method.name)
             raise
 
     def _decode_request(self, request: Any) -> Any:
-        """The request, or the stream of them, as the handler takes it."""
+        """The request, or the iterator of requests, for the handler."""
         if self._method.kind.startswith("stream"):
             signer = self._proof.signer(to_server=True)
             return (decode(self._method.request, signer.check(each)) for each in request)
@@ -217,7 +222,7 @@ def _unknown_call_error(path: str) -> FailedPreconditionError:
 
 
 def _abort_call(context: grpc.ServicerContext, error: Exception, name: str) -> None:
-    """Tell the caller of an error; does nothing where the call is over, which gRPC tells handlers by exceptions."""
+    """Send an error to the caller. Does nothing if the call is over, which gRPC reports to handlers as an exception."""
     if isinstance(error, DsnbError):
         abort(context, error)
     elif context.is_active():

@@ -1,4 +1,4 @@
-"""Services that were stopped in this process: calls to them are refused at once, and need not wait for an answer."""
+"""Remembers the services that were stopped in this process, so that calls to them fail at once, not by a timeout."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CONNECT_S: Final = 0.5
 
 _lock = threading.Lock()
 _stopped: dict[str, str] = {}
-"""Names by address, the newest last."""
+"""The names of stopped services by address, the newest last."""
 
 
 def note_stopped(target: str, name: str) -> None:
-    """Learn that a service was stopped here; it does not start again by itself."""
+    """Record that a service was stopped in this process for good."""
     with _lock:
         _stopped.pop(target_address(target), None)
         _stopped[target_address(target)] = name
@@ -27,7 +27,7 @@ def note_stopped(target: str, name: str) -> None:
 
 
 def note_started(target: str) -> None:
-    """Learn that a service listens at an address, whichever did before."""
+    """Record that a service listens at an address again, the same one or another."""
     with _lock:
         _stopped.pop(target_address(target), None)
 
@@ -36,14 +36,14 @@ def refuse_stopped(target: str) -> None:
     """Refuse to call a service that was stopped in this process, unless something listens at its address again.
 
     Raises:
-        UnavailableError: it was stopped.
+        UnavailableError: the service was stopped.
     """
     address = target_address(target)
     with _lock:
         name = _stopped.get(address)
     if name is None:
         return
-    if _is_listening(address):  # another process has the port now
+    if _is_listening(address):  # another service has the port now
         note_started(target)
         return
     raise UnavailableError(

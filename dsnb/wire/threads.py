@@ -1,6 +1,6 @@
-"""Threads for calls: made on demand, used again, never in the way of an interpreter that wants to end.
+"""An executor for calls whose threads start on demand, are reused, and never keep the interpreter from exiting.
 
-And what the stop button must not break: see `shielded`.
+Also `shielded`, which protects an operation against KeyboardInterrupt (a notebook's stop button).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SHUTDOWN_S = 2.0
 
 
 class OnDemandExecutor(Executor):
-    """As many daemon threads as there is work at once.
+    """Runs each piece of work at once, on an idle daemon thread or a new one.
 
-    The standard thread pool has a size, so streams that live long keep short calls waiting; and it is joined when the
-    interpreter ends, so one stream that waits keeps the process alive.
+    The standard thread pool has a fixed size, so long-lived streams would keep short calls waiting. It is also joined
+    when the interpreter exits, so one blocked stream would keep the process alive.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,18 +43,18 @@ class OnDemandExecutor(Executor):
             if self._stopped:
                 raise RuntimeError("cannot schedule new work after shutdown")
             if self._idle:
-                self._idle -= 1  # taken by this work, though its thread has yet to wake up
+                self._idle -= 1  # reserved for this work, although its thread has yet to wake up
             else:
                 thread = threading.Thread(target=self._run, name=f"{self._name}-{self._made + 1}", daemon=True)
                 start_thread(thread)
                 self._made += 1
                 self._threads.add(thread)
-            # Under the lock, so that it stands in front of the word to end that a shutdown puts behind it.
+            # Under the lock, so that the work is queued before the sentinels of a concurrent shutdown.
             self._work.put((future, lambda: fn(*args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the threads end; with `wait`, for at most two seconds (what blocks longer is a daemon)."""
+        """Let the threads end; with `wait`, join them for at most two seconds in all (they are daemons)."""
         del cancel_futures
         with self._lock:
             self._stopped = True
@@ -83,7 +83,8 @@ class OnDemandExecutor(Executor):
                 return self._work.get(timeout=_IDLE_S)
             except Empty:
                 with self._lock:
-                    if self._idle or self._stopped:  # nobody counts on this thread
+                    # With `_idle` at 0 each waiting thread is reserved for work that is being queued, so it must stay.
+                    if self._idle or self._stopped:
                         self._idle -= 1
                         return None
 
@@ -93,32 +94,32 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
         return
     try:
         result = work()
-    except BaseException as error:  # noqa: BLE001 - handed to whoever holds the future
+    except BaseException as error:  # noqa: BLE001 - raised by future.result()
         future.set_exception(error)
     else:
         future.set_result(result)
 
 
 def shielded(act: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """Do something on another thread if this is the main one, so that no KeyboardInterrupt arrives in the middle of it.
+    """Run `act` on another thread if this is the main one, so that no KeyboardInterrupt occurs in the middle of it.
 
-    Python raises KeyboardInterrupt between any two instructions of the main thread. In the middle of a gRPC call that
-    may leave a lock taken which all calls of the process need.
+    Python raises KeyboardInterrupt between any two instructions of the main thread. Inside a gRPC call, that may leave
+    a lock taken which all calls of the process need.
 
     Args:
-        act: What to do. Its error is raised here.
-        undo: Takes back what `act` did. Called on the other thread if the caller was interrupted meanwhile; the caller
-            does not wait for it.
+        act: The operation. Its errors are raised to the caller.
+        undo: Reverts the result of `act`. Called on the other thread if the caller was interrupted meanwhile; the
+            caller does not wait for it.
 
     Raises:
-        KeyboardInterrupt: the caller was interrupted; at once, whatever `act` is doing.
+        KeyboardInterrupt: the caller was interrupted; raised at once, even while `act` still runs.
     """
     if threading.current_thread() is not threading.main_thread():
         return act()
     work = _Shielded(act, undo)
     try:
         threading.Thread(target=work.run, name="dsnb-shielded", daemon=True).start()
-    except RuntimeError:  # the interpreter is ending, and starts no more threads
+    except RuntimeError:  # the interpreter is exiting and starts no more threads
         return act()
     except BaseException:
         work.abandon()
@@ -127,7 +128,10 @@ def shielded(act: Callable[[], T], undo: Callable[[T], object]) -> T:
 
 
 class _Shielded(Generic[T]):
-    """Work whose caller may be interrupted. Plain locks: an interrupt can leave a condition locked for good."""
+    """Work whose caller may be interrupted.
+
+    Uses plain locks, because an interrupt inside `threading.Condition` can leave it locked for good.
+    """
 
     def __init__(self, act: Callable[[], T], undo: Callable[[T], object]) -> None:
         self._act = act
@@ -135,15 +139,16 @@ class _Shielded(Generic[T]):
         self._done: list[T] = []
         self._error: BaseException | None = None
         self._finished = threading.Lock()
-        """Taken until the work is over."""
+        """Held until the work is done and its result belongs to the caller."""
         self._claimed = threading.Lock()
-        """Taken by the work when its caller shall have the result, or by the caller when it wants it no more."""
+        """Acquired once: by `run` if the caller is to get the result, or by `abandon` if the caller does not want it.
+        The other one then undoes the work."""
         self._finished.acquire()
 
     def run(self) -> None:
         try:
             self._done.append(self._act())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
+        except BaseException as error:  # noqa: BLE001 - raised in `result`
             self._error = error
         if self._claimed.acquire(blocking=False):
             self._finished.release()
@@ -161,7 +166,7 @@ class _Shielded(Generic[T]):
         return self._done[0]
 
     def abandon(self) -> None:
-        """Want the result no more."""
+        """Discard the result: now if the work is done, else when it is."""
         if not self._claimed.acquire(blocking=False):
             self._undo_result()
 

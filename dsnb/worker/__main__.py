@@ -1,9 +1,9 @@
-"""`python -m dsnb.worker`: a worker in a process of its own, for the process that started it.
+"""`python -m dsnb.worker`: runs a worker for the process that started this one; see `worker.process`.
 
-Its last argument is the id of that process. It reads one line of settings from standard input (JSON; so the token is in
-no argument list), prints one line when it is ready or cannot be, and then serves until standard input says "drain" or
-ends, its parent is gone, or SIGTERM comes.
-SIGINT is not for it: the stop button of a notebook sends that to the kernel's whole process group.
+The last argument is the id of that process. The worker reads one line of settings from standard input (JSON; so the
+token is in no argument list) and prints one line of JSON: its address, or why it could not start. Then it serves until
+standard input ends, it is idle after a line "drain", its parent is gone, or SIGTERM arrives.
+SIGINT is ignored: the stop button of a notebook sends it to the kernel's whole process group.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from dsnb.worker.host import die_with_parent, keep_freed_memory, set_switch_inte
 from dsnb.worker.server import WorkerServer
 
 _PARENT_POLL_S = 1.0
-"""How often it looks for its parent: a forked child of the parent may hold standard input open."""
+"""How often the worker checks its parent's id. The end of standard input is not enough: a forked child of the parent
+may keep it open."""
 _END_S = 10.0
 
 
 def main() -> int:
-    """Serve until the owner is done or gone; returns the exit code."""
+    """Run the worker until its owner ends or releases it; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _on_sigterm)
     parent = int(sys.argv[-1])
     die_with_parent(parent)
     orders, answers = _claim_standard_streams()
     line = orders.readline()
-    if not line:  # whoever began it changed its mind
+    if not line:  # the owner prestarted this process and did not need it
         return 0
     settings = json.loads(line)
     keep_freed_memory()
@@ -51,20 +52,20 @@ def main() -> int:
         _answer(answers, {"uid": server.uid, "name": server.name, "address": server.address})
         _serve(server, orders, parent)
     finally:
-        # User code that never returns must not keep the process: this watch needs no interpreter.
+        # User code that never returns must not keep the process alive. faulthandler's timer needs no GIL.
         faulthandler.dump_traceback_later(_END_S, exit=True)
         server.stop()
     return 0
 
 
 def _claim_standard_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Take standard input and output for the owner: user code prints to standard error, and has nothing to read."""
+    """Reserve standard input and output for the owner; user code prints to standard error and reads an empty input."""
     orders = os.fdopen(os.dup(0), "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # by line: a crash keeps it
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # line-buffered, so that a crash loses no line
     return orders, answers
 
 
@@ -74,10 +75,10 @@ def _answer(answers: BinaryIO, message: dict[str, Any]) -> None:
 
 
 def _serve(server: WorkerServer, orders: BinaryIO, parent: int) -> None:
-    """Serve until there is a reason to end."""
+    """Wait for a reason to end: the owner's request, its end, or the worker's own."""
     draining = False
     while os.getppid() == parent and not server.stopped and not (draining and server.idle):
-        # While it drains it only waits for its readers, who look every few hundredths of a second.
+        # Poll faster while draining: the worker is to end soon after its last reader.
         ready, _, _ = select.select([orders], [], [], 0.05 if draining else _PARENT_POLL_S)
         if ready:
             if orders.readline() != b"drain\n":

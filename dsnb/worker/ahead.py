@@ -1,4 +1,4 @@
-"""How far production runs ahead of the reader that is furthest. Pure."""
+"""How many bytes to produce ahead of the furthest reader. Pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ _FIRST = 128 << 10
 
 
 class ReadAhead:
-    """Bytes to keep ready: few at first, twice as many whenever a reader starves and the producer had stopped there.
+    """The adaptive read-ahead limit: 128 KiB at first, doubled when a reader starves although the producer had stopped.
+
+    If the producer had not stopped, the pipeline is slower than the reader, and a higher limit would not help.
 
     Args:
-        most: What it may grow to.
+        most: The largest limit, in bytes.
 
     Attributes:
-        limit: What it is at present.
+        limit: The present limit, in bytes.
 
     Example:
-        >>> ahead = Ahead(300_000)
-        >>> ahead.starve()  # the pipeline was slower than the reader: more would not have helped
-        >>> ahead.stop()
-        >>> ahead.starve()
-        >>> ahead.now
+        >>> ahead = ReadAhead(300_000)
+        >>> ahead.reader_starved()  # the pipeline was slower than the reader: more would not have helped
+        >>> ahead.producer_stopped()
+        >>> ahead.reader_starved()
+        >>> ahead.limit
         262144
     """
 
@@ -29,11 +31,11 @@ class ReadAhead:
         self._stopped = False
 
     def producer_stopped(self) -> None:
-        """Learn that the producer stops with what is ready now."""
+        """Note that the producer stopped at the limit."""
         self._stopped = True
 
     def reader_starved(self) -> None:
-        """Learn that a reader found nothing."""
+        """Note that a reader found no element ready; doubles the limit if the producer had stopped at it."""
         if self._stopped:
             self._stopped = False
             self.limit = min(self.most, 2 * self.limit)

@@ -1,14 +1,15 @@
-"""Memory for large buffers that several readers in this process share: each gets a private mapping of its own.
+"""Memory for large buffers that several readers in this process share: each reader gets a private mapping.
 
-Theory of operation. A buffer is written once into a piece of memory without a name (memfd). A reader gets a view of a
-private copy-on-write mapping of that memory: pages that it writes to are copied for it. All pieces lie in one memory,
-which is mapped as often as one piece is looked at by several readers at once. A mapping lends a piece to one reader at
-a time; when the last view is gone, it drops the pages that were written to. So it can be used again without a page
-fault, for this piece and for what is written there next. A piece is free when neither its frame nor a view is left.
+Theory of operation. A buffer is written once into an anonymous memory file (memfd). A reader gets a view of a private
+copy-on-write mapping of that file, so pages that it writes to are copied for it alone. All buffers of an arena are in
+one file, which has as many mappings as one buffer has readers at a time. A mapping serves each buffer to one reader at
+a time. If that reader wrote to its view, the mapping discards the written pages when the last view is gone. Otherwise
+the pages stay mapped, and the next reader of this buffer, or of a later one at the same offset, has no page faults. A
+buffer's space is free when neither its frame nor any view of it is left.
 
-What a mapping saves over a copy it loses for smaller buffers: finding out which pages were written to takes as long as
-copying a few hundred kilobytes, and a copy is in the processor's cache already when it is read. Where there is no such
-memory (another system, none left, too many mappings), readers get copies.
+For small buffers a copy is faster than a mapping: to find out which pages were written to takes as long as copying a
+few hundred kilobytes, and a copy is in the processor's cache already when it is read. Readers also get copies where
+such memory is not available (another system, no memory left, too many mappings).
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _MOST_MAPPINGS: Final = 16
 
 
 class Arena:
-    """The memory of one log. Thread-safe; it goes with the last frame and the last view in it.
+    """The shared buffers of one log. Thread-safe. Its memory is freed with its last frame and the last view of it.
 
     Args:
-        size: Most bytes. It takes none of them before they are used.
+        size: Most bytes. Memory is reserved only as it is used.
 
     Example:
         >>> import numpy as np
@@ -49,23 +50,27 @@ class Arena:
         self._mappings: list[_PrivateMapping] = []
         self._pieces: dict[int, weakref.ref[ByteArray]] = {}
         self._gone: deque[tuple[int, int]] = deque()
-        """Pieces that nothing refers to any more. Filled in the midst of anything: no lock."""
+        """Buffers that nothing refers to any more, as (offset, bytes).
+
+        Filled by weak reference callbacks, which may run at any point of any thread, also while this thread holds the
+        lock. So no lock is taken; `append` and `popleft` are atomic.
+        """
 
     def store(self, buffers: Sequence[Any], nbytes: int) -> ArenaBuffer | None:
-        """Write a buffer, given in parts; None where there is no room for it."""
+        """Write a buffer, given in parts; None if there is no room for it."""
         with self._lock:
             at = self._take(nbytes)
             memory = self._memory
         if at is None or memory is None:
             return None
-        memory.write(at, buffers, nbytes)  # without the lock: nobody else knows of the piece
+        memory.write(at, buffers, nbytes)  # needs no lock: no other thread has this offset
         root = memory.base_array(at, nbytes)
         gone = self._gone
         self._pieces[at] = weakref.ref(root, lambda _: gone.append((at, nbytes)))
         return ArenaBuffer(self, root, at)
 
     def private(self, held: ArenaBuffer) -> ByteArray:
-        """A view of a piece, or a copy where the system has no mapping to spare."""
+        """A private view of a buffer, or a copy of it if no further mapping can be made."""
         for mapping in list(self._mappings):
             if (view := mapping.view(held)) is not None:
                 return view
@@ -84,7 +89,7 @@ class Arena:
         try:
             self._memory = self._memory or self._made()
             self._memory.reserve(at + round_up_to_pages(nbytes))
-        except OSError:  # the system has less: what there is goes on being used
+        except OSError:  # the system has less memory than `size`: continue with what is reserved already
             self._free.free(at, nbytes)
             self._free.truncate(self._memory.reserved if self._memory is not None else 0)
             return None
@@ -110,11 +115,12 @@ class Arena:
 
 
 class ArenaBuffer:
-    """A piece of an arena.
+    """A buffer in an arena.
 
-    Attributes:
-        base_array: The buffer, as it was written; what is handed out must not be a view of it.
-        at: Where it lies.
+    Args:
+        arena: The arena.
+        base_array: The buffer in the arena's own shared mapping. Readers must never get a view of it.
+        at: The buffer's offset in the arena.
     """
 
     __slots__ = ("_arena", "at", "base_array")
@@ -125,21 +131,22 @@ class ArenaBuffer:
         self.at = at
 
     def private_view(self) -> ByteArray:
-        """The buffer as memory of the caller's own, read-only for NumPy."""
+        """The buffer in memory that no other reader sees, marked read-only for NumPy."""
         return self._arena.private(self)
 
 
 class _PrivateMapping:
-    """One mapping, each piece of which is looked at by one reader at a time."""
+    """One private mapping of the arena; each buffer in it has at most one reader at a time."""
 
     def __init__(self, mapping: PrivateMapping) -> None:
         self._mapping = mapping
         self._in_use: dict[int, ByteArray] = {}
-        """The pieces that are looked at, by where they begin: they must not be written to meanwhile."""
+        """The buffers with a view in this mapping, by offset. The references keep their space from being reused."""
 
     def view(self, held: ArenaBuffer) -> ByteArray | None:
-        """A view of a piece; None while there is another one."""
-        root = held.base_array[:]  # an object that is this call's alone
+        """A view of a buffer; None while this mapping has another view of it."""
+        root = held.base_array[:]  # a new object: only the call that stores it gets the view
+        # `setdefault` is atomic, so two threads cannot both claim the buffer.
         if self._in_use.setdefault(held.at, root) is not root:
             return None
         return self._mapping.tracked_array(held.at, len(root), self._returned)

@@ -1,4 +1,4 @@
-"""How the bytes of a worker's cache are shared by its tasks: pure."""
+"""Divides the bytes of a worker's cross-trainer cache among its tasks. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 
 def fair_share(total: int, wants: Sequence[int | None]) -> list[int]:
-    """Give each task what it wants, as far as that is less than an equal share; the others divide what is left.
+    """Divide bytes among tasks: a task that wants less than an equal share gets that, and the others share the rest.
 
     Args:
         total: Bytes to divide.
-        wants: For each task, the bytes that it has use for; None for as many as it can get.
+        wants: For each task, how many bytes it can use; None for as many as possible.
 
     Returns:
-        Bytes for each task, at least 1, `total` together at the most (where that is not less than one for each).
+        Bytes for each task: at least 1 each, and at most `total` in all (unless `total` is less than 1 for each).
 
     Example:
-        >>> share(90, [None, 10, None])
+        >>> fair_share(90, [None, 10, None])
         [40, 10, 40]
     """
     shares = [1] * len(wants)

@@ -1,4 +1,4 @@
-"""Counting what a transfer keeps beside a frame of a task."""
+"""Charges cached encodings of frames to the task that holds the frames."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Protocol
 
 
 class EncodedBytesAccount(Protocol):
-    """A task, as far as it counts what is kept."""
+    """The part of a task that accounts for cached encodings."""
 
     def reserve_encoded_bytes(self, index: int, nbytes: int) -> bool:
-        """Count what is kept beside the frame that begins there, if it may be."""
+        """Charge a cached encoding of the frame that begins at `index`; False if it must not be kept."""
         ...
 
 
 def encoded_bytes_callback(task: EncodedBytesAccount, index: int) -> Callable[[int], bool]:
-    """Counts what is kept beside a frame, if it may be. It does not keep the task, which keeps the frame."""
-    kept = weakref.ref(task)
+    """Return a function that charges `nbytes` for a cached encoding of a frame; False if it must not be kept.
+
+    Args:
+        task: The task that holds the frame.
+        index: The index of the frame's first element.
+    """
+    kept = weakref.ref(task)  # the frame holds this function and the task holds the frame: avoid a reference cycle
 
     def reserve(nbytes: int) -> bool:
         found = kept()

@@ -1,4 +1,4 @@
-"""How a worker is set up."""
+"""`WorkerConfig`: the settings of a worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _shared_memory(name: str, value: Any) -> int:
 
 
 def _worker_address(name: str, value: Any) -> str:
-    """What others are told: "host:port", where the port may be "%port%"."""
+    """Check an advertised address: "host:port", where the port may be "%port%"."""
     given = text(name, value)
     target_address(given.replace("%port%", "1"), name)
     return given
@@ -76,29 +76,30 @@ class WorkerConfig:
 
     Args:
         dispatcher_address: "host:port" or "grpc://host:port" of the dispatcher.
-        worker_address: What dispatcher and clients are told; None for the address that it listens on. "%port%" in it
-            stands for the port.
-        port: 0 for a free one.
-        host: The address to listen on; loopback only.
+        worker_address: The address that the dispatcher and clients use for this worker; None for the one that it
+            listens on. "%port%" stands for the port.
+        port: The port to listen on; 0 for a free one.
         protocol: "grpc".
-        token: The dispatcher's token; None to find it by the address (this user's connection files, `DSNB_TOKEN`),
-            anew whenever a connection is made.
-        name: What it would like to be called; None for "w0", "w1" and so on.
-        heartbeat_interval_ms: How often it reports when nobody watches.
-        dispatcher_gone_ms: How long the dispatcher may be gone before a worker that nobody reads stops by itself.
-        dispatcher_timeout_ms: How long it waits for a dispatcher that is away before its readers are told.
-        cross_trainer_cache_size_bytes: Bytes of elements kept for other trainers, shared by all its tasks.
-        spill_dir: Where elements are put for trainers that asked for `on_lag="spill"` and fall behind; None for the
-            system's temporary folder. Nothing in it has a name, so nothing can be left behind.
-        spill_size_bytes: Bytes on disk that all tasks may take together.
-        shared_memory_bytes: Most bytes of shared memory, in which readers of this host find their elements; they are
-            taken as they are needed. None for 256 MiB, or a quarter of the host's memory if that is less; 0 for none:
-            then these readers use gRPC.
-        read_ahead_bytes: Bytes produced ahead of demand, for each task.
-        max_readers: Readers of other processes that are served at once; the next one gets a ResourceExhaustedError.
+        heartbeat_interval_ms: How often the worker reports to the dispatcher while no viewer watches the service.
+        dispatcher_timeout_ms: How long a worker waits for an unreachable dispatcher before its readers get an error.
+        host: The address to listen on; loopback only.
+        token: The dispatcher's token; None to look it up by the address (this user's connection files, `DSNB_TOKEN`)
+            each time a connection is made.
+        name: The worker's preferred name; None for "w0", "w1" and so on.
+        dispatcher_gone_ms: How long the dispatcher may be unreachable before a worker without readers stops.
+        cross_trainer_cache_size_bytes: Bytes of elements kept for other trainers, shared by all tasks of the worker.
+        spill_dir: The folder for elements of trainers with `on_lag="spill"` that fall behind; None for the system's
+            temporary folder. The files have no names, so none is left over after a crash.
+        spill_size_bytes: Most bytes on disk for all tasks together.
+        shared_memory_bytes: Most bytes of shared memory for readers on this host, allocated as needed. None for 256
+            MiB, or a quarter of the host's memory if that is less; 0 for none: these readers then use gRPC.
+        read_ahead_bytes: Most bytes produced ahead of demand, for each task.
+        max_readers: How many readers in other processes are served at a time; others get a ResourceExhaustedError.
+        isolation: "process" if readers are in other processes than the worker, so that frames are laid out for them;
+            "thread" if they share its process.
 
     Raises:
-        InvalidArgumentError: for a value that can never be right.
+        InvalidArgumentError: a value is invalid.
 
     Example:
         >>> WorkerConfig(dispatcher_address="127.0.0.1:5050").port
@@ -111,7 +112,7 @@ class WorkerConfig:
     protocol: str = "grpc"
     heartbeat_interval_ms: int = 500
     dispatcher_timeout_ms: int = 60_000
-    _: KW_ONLY  # those before stand in the original's order
+    _: KW_ONLY  # the fields above are positional, in the order of the tf.data service
     host: str = "127.0.0.1"
     token: str | None = field(default=None, repr=False)
     name: str | None = None
@@ -126,7 +127,7 @@ class WorkerConfig:
 
     @property
     def shared_memory_size(self) -> int:
-        """Most bytes of shared memory, whether they were given or not."""
+        """Most bytes of shared memory: `shared_memory_bytes`, or its default."""
         if self.shared_memory_bytes is not None:
             return self.shared_memory_bytes
         return min(_DEFAULT_SHARED_MEMORY_BYTES, (memory_bytes() or 4 * _DEFAULT_SHARED_MEMORY_BYTES) // 4)

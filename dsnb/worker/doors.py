@@ -1,4 +1,4 @@
-"""The ways in for readers of other processes: gRPC from anywhere and, on one host, shared memory."""
+"""The servers for readers in other processes: gRPC, and shared memory for readers on the same host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dsnb.worker.config import WorkerConfig
 
 
 class TransferServers:
-    """Lets readers in by all ways together as many as the worker is set to.
+    """The worker's transfer servers, with one limit (`max_readers`) on their concurrent readers.
 
     Args:
         endpoint: The worker.
         config: Its settings.
-        guard: Decides which readers are let in.
+        guard: Authenticates readers.
     """
 
     def __init__(self, endpoint: Endpoint, config: WorkerConfig, guard: Guard) -> None:
@@ -33,14 +33,14 @@ class TransferServers:
 
     @property
     def handlers(self) -> dict[Method[Any, Any], Callable[[Iterator[ReadRequest], grpc.ServicerContext], Any]]:
-        """The calls that its gRPC server answers."""
+        """The handlers that the worker's gRPC server must register."""
         return {READ: self._grpc.read}
 
     def open(self, worker_uid: str) -> None:
-        """Let readers of this host find it."""
+        """Start the shared memory server, which readers on this host find by the worker's uid."""
         self._shared_memory.start(worker_uid)
 
     def close(self) -> None:
-        """Let nobody in any more, and send off who is there."""
+        """Stop all transfer servers; present readings are ended."""
         self._shared_memory.stop()
         self._grpc.stop()

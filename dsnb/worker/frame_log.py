@@ -1,6 +1,6 @@
-"""The frames of a window, in order: the first of them on disk, if anybody asked for that, the others in memory.
+"""The frames of a `SharedLog`, in order: the oldest ones on disk if a trainer spills, the others in memory.
 
-A pure core: where frames on disk really lie is a `Store`'s matter.
+A pure core: a `FrameStore` does the disk I/O.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dsnb.worker.places import Span
 
 
 class FrameStore(Protocol):
-    """Where frames go that do not fit into memory and are still wanted."""
+    """Keeps frames that do not fit into memory and are still needed."""
 
     def put(self, frame: Any) -> Any | None:
-        """Keep a frame; gives what it is got by, or None if there is no room."""
+        """Store a frame; returns its location, or None if there is no room."""
 
     def get(self, location: Any) -> Any:
-        """A frame that was kept."""
+        """The frame stored at a location."""
 
     def drop(self, location: Any) -> None:
-        """Let a frame go."""
+        """Delete the frame stored at a location."""
 
     def has_room(self) -> bool:
         """Whether there is room for another frame."""
@@ -31,9 +31,9 @@ class FrameStore(Protocol):
 
 @dataclass(slots=True)
 class LogEntry:
-    """One frame in the window; `left` counts its elements that were not consumed (only used without `keep`).
+    """One frame of the log; `left` counts its elements that were not consumed (only used without `keep`).
 
-    A frame on disk has a `location` there, and no `frame`.
+    A frame on disk has a `location` and no `frame`.
     """
 
     first: int
@@ -44,29 +44,34 @@ class LogEntry:
     left: int
     location: Any = None
     encoded_bytes: int = 0
-    """Bytes of what is kept beside it, encoded for readers of other processes."""
+    """Bytes of its cached encodings, made for readers in other processes."""
 
     @property
     def end(self) -> int:
         return self.first + self.count
 
     def bytes_between(self, first: int, stop: int) -> int:
-        """Bytes charged for some of its elements; those of all its parts make up its own."""
+        """Bytes charged for the elements `[first, stop)`. The charges of all parts of a frame add up to `nbytes`."""
         if stop - first == self.count:
             return self.nbytes
         return self.nbytes * (stop - self.first) // self.count - self.nbytes * (first - self.first) // self.count
 
 
 class FrameLog:
-    """Holds consecutive frames, `base` up to `tail` on disk and `tail` up to `head` in memory.
+    """Holds consecutive frames: indices `[base, tail)` on disk, `[tail, head)` in memory.
+
+    Args:
+        store: Keeps spilled frames; None if nothing is spilled.
+        first: The index of the first element that will be added.
 
     Attributes:
         head: The index of the next element to be produced.
         nbytes: Bytes of the frames in memory.
-        encoded_bytes: Bytes of their encoded forms that are kept with them.
-        evicted: Elements that were let go without having been released.
+        encoded_bytes: Bytes of the cached encodings of these frames.
+        evicted: How many elements were dropped, from memory or disk, without having been released.
         largest: Bytes of the largest frame so far.
         entries: The frames, the first `on_disk` of them on disk.
+        on_disk: How many frames are on disk.
     """
 
     def __init__(self, store: FrameStore | None, first: int = 0) -> None:
@@ -78,17 +83,17 @@ class FrameLog:
         self.entries: list[LogEntry] = []
         self.on_disk = 0
         self._firsts: list[int] = []
-        """Where each entry begins, to find them by."""
+        """The first index of each entry, for binary search."""
         self._store = store
 
     @property
     def base(self) -> int:
-        """The first element that is kept, in memory or on disk; `head` where there is none."""
+        """The index of the first element that is kept, in memory or on disk; `head` if there is none."""
         return self.entries[0].first if self.entries else self.head
 
     @property
     def tail(self) -> int:
-        """The first element in memory; `head` where there is none."""
+        """The index of the first element in memory; `head` if there is none."""
         entry = self.first_in_memory
         return self.head if entry is None else entry.first
 
@@ -97,7 +102,14 @@ class FrameLog:
         return self.entries[self.on_disk] if len(self.entries) > self.on_disk else None
 
     def add(self, frame: Any, count: int, nbytes: int, failed: bool) -> None:
-        """Put a frame at the head."""
+        """Append a frame of `count` elements, charged `nbytes` bytes.
+
+        Args:
+            frame: The frame.
+            count: Its number of elements.
+            nbytes: The bytes charged for it while it is in memory.
+            failed: Whether it is an error in an element's place.
+        """
         self.entries.append(LogEntry(self.head, count, nbytes, frame, failed, count))
         self._firsts.append(self.head)
         self.head += count
@@ -105,7 +117,7 @@ class FrameLog:
         self.largest = max(self.largest, nbytes)
 
     def add_encoded_bytes(self, index: int, nbytes: int) -> bool:
-        """Count what is kept beside the frame that begins at an index; False where that is not in memory any more."""
+        """Charge a cached encoding of the frame that begins at `index`; False if that frame is no longer in memory."""
         if index < self.tail:
             return False
         entry = self.entry_at(index)
@@ -114,11 +126,11 @@ class FrameLog:
         return True
 
     def can_spill(self) -> bool:
-        """Whether there is room on disk."""
+        """Whether another frame may be put on disk."""
         return self._store is not None and self._store.has_room()
 
     def spill_first(self) -> bool:
-        """Put the first frame in memory on disk; False if that does not go."""
+        """Move the first frame in memory to disk; False if the store has no room."""
         entry = self.entries[self.on_disk]
         entry.location = self._store.put(entry.frame) if self._store is not None else None
         if entry.location is None:
@@ -134,7 +146,7 @@ class FrameLog:
         entry.encoded_bytes = 0
 
     def drop_first(self) -> None:
-        """Let the first frame go, wherever it is."""
+        """Drop the first frame, from disk or memory."""
         entry = self._pop_first()
         self.evicted += entry.count
         if entry.location is None:
@@ -145,25 +157,25 @@ class FrameLog:
         self.on_disk -= 1
 
     def drop_frames(self) -> None:
-        """Keep no frame any longer; what is counted stays, for a last report."""
+        """Free all frames in memory; the counters stay, for a last report."""
         for entry in self.entries:
             entry.frame = None
 
     def drop_to_first_in_memory(self) -> None:
-        """Let the first frame in memory go, and all on disk before it."""
+        """Drop all frames on disk and the first frame in memory."""
         while self.on_disk:
             self.drop_first()
         self.drop_first()
 
     def frame_of(self, entry: LogEntry) -> Any:
-        """A frame, read from disk if it lies there."""
+        """The entry's frame, read from disk if necessary."""
         if entry.location is None:
             return entry.frame
         assert self._store is not None
         return self._store.get(entry.location)
 
     def release(self, span: Span) -> None:
-        """Let consumed elements go: a frame's memory when its last element is consumed."""
+        """Count elements as consumed; a frame is freed when its last element is consumed."""
         at = span.first
         while at < span.end:
             entry = self.entry_at(at)
@@ -173,6 +185,7 @@ class FrameLog:
             if not entry.left:
                 self._subtract_bytes(entry)
                 entry.frame = None
+        # Entries leave in order, so a freed frame's entry stays, without its frame, until all older ones are consumed.
         while self.entries and not self.entries[0].left:
             self._pop_first()
 
@@ -181,11 +194,11 @@ class FrameLog:
         return self.entries.pop(0)
 
     def entry_at(self, index: int) -> LogEntry:
-        """The frame with the element of that index."""
+        """The entry of the frame that holds the element at `index`."""
         return self.entries[bisect_right(self._firsts, index) - 1]
 
     def bytes_between(self, first: int, end: int) -> int:
-        """Bytes charged for the elements from `first` to `end`; exact over whole frames."""
+        """Bytes charged for the kept elements in `[first, end)`; exact for whole frames."""
         total = 0
         at = max(first, self.base)
         while at < end:
@@ -196,7 +209,7 @@ class FrameLog:
         return total
 
     def validate(self, *, keep: bool) -> None:
-        """Check what must hold between any two calls."""
+        """Assert the invariants that hold between any two calls."""
         at = self.base
         assert self._firsts == [entry.first for entry in self.entries], "frames are not found by their first elements"
         for number, entry in enumerate(self.entries):

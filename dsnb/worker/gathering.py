@@ -1,4 +1,4 @@
-"""The barrier before a task's first element: who wants to start together waits until all are there. Pure."""
+"""The barrier before a task's first element, for trainers that start together. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dsnb.worker.places import TrainerCursor
 
 
 class StartBarrier:
-    """Whether all are there who wanted to start together; once they were, it stays so.
+    """Tracks whether enough trainers have joined to start. Once complete, it stays complete.
 
     Attributes:
-        complete: Whether elements may be given out.
+        complete: Whether elements may be sent.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,16 @@ class StartBarrier:
         self._since: float | None = None
 
     def update(self, trainers: Collection[TrainerCursor], wanted: int) -> None:
-        """Look who is there, when one comes who waits for so many."""
+        """Complete the barrier if at least `wanted` trainers have readers. Call it whenever a reader attaches."""
         self.complete |= sum(bool(trainer.readers) for trainer in trainers) >= wanted
 
     def timed_out(self, trainers: Collection[TrainerCursor], now: float) -> bool:
-        """Whether those who are there have waited for as long as they wanted to; the wait begins anew then."""
+        """Whether the present trainers have waited for the shortest of their timeouts. True once, then it starts again.
+
+        Args:
+            trainers: All trainers of the task.
+            now: Seconds of a monotonic clock.
+        """
         timeouts = [t.cache_policy.timeout_s for t in trainers if t.readers and t.cache_policy.timeout_s]
         if self.complete or not timeouts:
             self._since = None
@@ -37,7 +42,12 @@ class StartBarrier:
 
 
 def start_barrier_timeout(job: str, here: Sequence[str]) -> DeadlineExceededError:
-    """What those who came are told when the others did not come in time."""
+    """The error for the present trainers when the others did not join in time.
+
+    Args:
+        job: The job's name.
+        here: The names of the present trainers.
+    """
     return DeadlineExceededError(
         f"not all trainers that were to start together have come to job {job!r}; here are {', '.join(map(repr, here))}",
         did="nobody was given anything",

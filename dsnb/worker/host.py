@@ -1,6 +1,6 @@
-"""What a worker asks of the system that it runs on, where its process is its own: memory, and an end with its owner.
+"""Operating system settings and figures of a worker: malloc, thread switching, exit with the owner, memory, latency.
 
-Nothing here is done to the user's kernel: a thread worker lives in it and leaves it as it is.
+Only worker processes change settings. A worker in a thread leaves the user's kernel unchanged.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.
 
 
 def keep_freed_memory() -> None:
-    """Let malloc keep what was freed for the next batch, where the C library can be told to.
+    """Make malloc keep freed memory for the next batch, if the C library has `mallopt`.
 
-    By itself glibc takes batches of megabytes from the kernel and gives them back each time, which costs a third of the
-    system time. Both thresholds have to be set: one alone turns its own adaptation off and is worse than none.
+    By default glibc takes batches of megabytes from the kernel and returns them each time, which costs a third of the
+    system time. Both thresholds have to be set: one alone turns off glibc's own adaptation and is worse than none.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -33,30 +33,32 @@ def keep_freed_memory() -> None:
 
 
 def set_switch_interval() -> None:
-    """Let threads that wait for the interpreter have it after a millisecond instead of five.
+    """Let threads that wait for the GIL get it after 1 ms instead of 5 ms.
 
-    A function in pure Python keeps it for the whole interval, each time one of the threads that send wants it: two or
+    User code in pure Python holds the GIL for a whole interval each time a sending thread needs it, which is two or
     three times for each message.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the system kill this process when the thread that started it is gone, on Linux.
+    """Have Linux kill this process when the thread that started it ends.
 
-    The last of three life lines: it also holds while user code keeps the interpreter, and nothing else here can run.
+    The last of three ways in which a worker ends with its owner, after the end of standard input and the check of
+    the parent's id: it also works while user code holds the GIL, when no other code here can run.
 
     Args:
-        parent: The id of the process that started this one, which may be gone already.
+        parent: The id of the process that started this one, which may have ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    # The parent may have ended before prctl took effect; then no signal comes.
     if os.getppid() != parent:
         os._exit(1)
 
 
 def memory_bytes() -> int:
-    """The memory of this host, or of this container if it may have less; 0 where the system does not tell."""
+    """Bytes of memory of this host, or of this container if its limit is lower; 0 if unknown."""
     limits = [_memory_of_host(), *map(_number_in, _CONTAINER_LIMITS)]
     return min((limit for limit in limits if limit), default=0)
 
@@ -72,12 +74,12 @@ def _number_in(path: str) -> int:
     try:
         with open(path, encoding="ascii") as file:
             return int(file.read())
-    except (OSError, ValueError):  # no such file; or "max", which is no limit
+    except (OSError, ValueError):  # no such file, or "max": no limit
         return 0
 
 
 def memory_kills() -> int:
-    """How many processes the system has ended for lack of memory so far, in this container and on this host."""
+    """How many processes the kernel's OOM killer has killed so far, in this container and on this host."""
     return sum(_counter(path, "oom_kill") for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"))
 
 
@@ -91,7 +93,7 @@ def _counter(path: str, name: str) -> int:
 
 
 def rss_bytes() -> int:
-    """This process's resident memory; 0 where the system does not tell."""
+    """Bytes of resident memory of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -100,18 +102,18 @@ def rss_bytes() -> int:
 
 
 class LatencyProbe:
-    """How late a thread of this process gets its turn: where something else holds the interpreter.
+    """Measures how late a thread of this process resumes after a sleep, because other threads hold the GIL.
 
     Attributes:
-        late_ns: By how much it was late, all in all.
-        samples: How often that was measured.
+        late_ns: The total delay in nanoseconds.
+        samples: The number of measurements.
     """
 
     def __init__(self) -> None:
         self.late_ns = self.samples = 0
 
     def measure(self) -> None:
-        """Ask for a turn, and see when it comes. What the system kept it waiting for a processor does not count."""
+        """Sleep for 0.5 ms and add the delay. Time in which the thread waited for a processor does not count."""
         queued, began = _queued_ns(), time.perf_counter_ns()
         time.sleep(_PROBE_SLEEP_S)
         took = time.perf_counter_ns() - began - int(_PROBE_SLEEP_S * 1e9)
@@ -120,7 +122,7 @@ class LatencyProbe:
 
 
 def _queued_ns() -> int:
-    """How long this thread has been ready to run while others had the processors; 0 where the system does not tell."""
+    """Nanoseconds that this thread has spent ready to run but waiting for a processor; 0 if unknown."""
     try:
         with open("/proc/thread-self/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1])

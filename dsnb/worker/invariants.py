@@ -1,4 +1,4 @@
-"""What must hold of a window between any two calls."""
+"""Invariants of a `SharedLog`, for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def validate(log: SharedLog) -> None:
-    """Check a window."""
+    """Assert the invariants of a log, which hold between any two calls."""
     frames = log.frames
     frames.validate(keep=log.keep)
     assert log._unsent_bytes == frames.bytes_between(log.frontier, log.head), "unsent bytes are miscounted"

@@ -1,4 +1,4 @@
-"""What is done with a task's frames before its readers get them: memory for elements, frames written there, or kept."""
+"""Steps between a task's producer and its readers' sinks: memory to lay out elements in, and preparation of frames."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ from dsnb.wire.transfer.protocol import FrameSlice, Sink
 
 
 def keeps_frames(order: TaskOrder) -> bool:
-    """Whether a task's frames stay for other readers when their elements have been handed out to one."""
+    """Whether a task keeps its frames for other readers after their elements were sent to one."""
     return order.cached or order.num_consumers > 0
 
 
 def allocate_in_one(sinks: Iterable[Sink], nbytes: int) -> Array | None:
-    """Where one of the readers would see an element of so many bytes; None if that holds for no place."""
+    """Memory for `nbytes` bytes that one of the readers can see; None if no sink offers any.
+
+    Args:
+        sinks: The sinks of the readers.
+        nbytes: The element's size.
+    """
     return next((memory for sink in sinks if (memory := sink.allocate(nbytes)) is not None), None)
 
 
 def prepare_frames(sinks: Iterable[Sink], frames: Sequence[Frame], index: int, incarnation: int) -> None:
-    """Have readers do what takes long before frames that may be delivered soon; not under the task's lock.
+    """Let sinks do slow work for frames that may be delivered soon; call it without the task's lock.
 
     Args:
-        sinks: The readers'.
-        frames: Consecutive ones.
-        index: Place of the first one in the task's sequence.
-        incarnation: The task's.
+        sinks: The sinks of the readers.
+        frames: Consecutive frames.
+        index: The index of the first frame's first element.
+        incarnation: The task's incarnation.
     """
     pieces = []
     for frame in frames:

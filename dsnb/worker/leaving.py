@@ -1,4 +1,4 @@
-"""A worker that is to go: it takes nothing new, finishes what it has, and stops."""
+"""Removes a worker gracefully: it accepts no new work, finishes what it has, and stops."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ _POLL_INTERVAL_S = 0.05
 
 
 class Drainable(Protocol):
-    """What can finish what it has and stop."""
+    """A worker that can finish its work and stop."""
 
     @property
     def stopped(self) -> bool:
-        """Whether it has stopped."""
+        """Whether the worker has stopped."""
         ...
 
     @property
     def idle(self) -> bool:
-        """Whether nobody needs it any more."""
+        """Whether the worker has no work left."""
         ...
 
     def drain(self) -> None:
-        """Take nothing new."""
+        """Accept no new work from now on."""
 
     def stop(self) -> None:
-        """End, whatever there is."""
+        """Stop at once, whatever work is left."""
 
 
 def stop_when_idle(worker: Drainable) -> None:
-    """Have a worker stop, in a thread, when nobody needs it any more; harmless twice."""
+    """Drain a worker, and stop it from a new thread once it is idle. A second call is harmless."""
     worker.drain()
     threading.Thread(target=_wait_and_stop, args=(worker,), name="dsnb-leave", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Why a worker's process ended, in words."""
+"""The reason why a worker process ended, in words, and the last lines of its output."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _TAIL_LINES = 5
 
 
 def exit_reason(returncode: int, *, memory_ran_out: bool) -> str:
-    """What a return code says of a process that nobody had asked to end.
+    """Explain the return code of a process that ended without a request to do so.
 
     Args:
         returncode: The exit code, or minus the number of the signal that ended it.
-        memory_ran_out: Whether the system ended processes for lack of memory while this one lived.
+        memory_ran_out: Whether the kernel's OOM killer killed any process while this one ran.
 
     Returns:
-        What follows "its process ...".
+        A verb phrase that follows "its process ...".
 
     Example:
-        >>> obituary(3, memory_ran_out=False)
+        >>> exit_reason(3, memory_ran_out=False)
         'ended itself with exit code 3, as os._exit(3) in user code does'
     """
     if returncode >= 0:
@@ -36,10 +36,10 @@ def exit_reason(returncode: int, *, memory_ran_out: bool) -> str:
 
 
 def output_tail(lines: Sequence[str]) -> str:
-    """What a process said last, on one line: of a crash, where the thread that crashed stood.
+    """The last output of a process, on one line. After a crash: the error, and the stack of the thread that crashed.
 
     Example:
-        >>> last_words(["loading", "Fatal Python error: Aborted", "", "Current thread 0x1:", '  File "a.py", line 3'])
+        >>> output_tail(["loading", "Fatal Python error: Aborted", "", "Current thread 0x1:", '  File "a.py", line 3'])
         'loading | Fatal Python error: Aborted | File "a.py", line 3'
     """
     crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), None)

@@ -1,4 +1,4 @@
-"""Closing the frame that is due while the pipeline is busy with its next elements."""
+"""A timer thread that closes a frame which is due while the pipeline is busy with its next elements."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import suppress
 
 
 class FlushTimer(threading.Thread):
-    """Does something a while after it was told that there is something to do. Started when it is first told.
+    """Calls a function a fixed time after it was armed, repeatedly while the function returns True.
 
-    Without it, what was produced in the last moment before a function takes long, or a source waits for its next
-    element, would wait as well.
+    Without it, elements produced just before a slow call or a slow source would be delayed until that returns. The
+    thread starts when the timer is first armed.
 
     Args:
-        name: Of the thread.
-        after_s: How long to wait.
-        act: Returns whether there will be something to do again.
+        name: The thread's name.
+        after_s: Seconds from `arm` to the call, and between calls.
+        act: The function; returns whether to call it again.
     """
 
     def __init__(self, name: str, after_s: float, act: Callable[[], bool]) -> None:
@@ -27,14 +27,14 @@ class FlushTimer(threading.Thread):
         self._ended = threading.Event()
 
     def arm(self) -> None:
-        """Have it done soon. From one thread only."""
+        """Request a call after `after_s` seconds. Must be used by one thread only."""
         if self.ident is None:
-            with suppress(RuntimeError):  # the system starts no more threads: what is due waits for the pipeline
+            with suppress(RuntimeError):  # no more threads can be started: frames are then closed by the pipeline only
                 self.start()
         self._armed.set()
 
     def end(self) -> None:
-        """Do nothing more, and wait for the thread."""
+        """Make no further calls, and wait for the thread to end."""
         self._ended.set()
         self._armed.set()
         if self.ident is not None:

@@ -1,11 +1,11 @@
-"""How fast counters grow at present: pure, the time comes in."""
+"""Rates at which counters grow. Pure: the time is an argument."""
 
 from __future__ import annotations
 
 import math
 
 _SETTLES_S = 2.0
-"""A change shows by two thirds after so long."""
+"""Time constant of the smoothing: after this long, a rate shows about two thirds of a change."""
 _NOW_S = 0.01
 
 
@@ -13,10 +13,10 @@ class RateMeter:
     """Rates of counters that only grow, smoothed over a few seconds.
 
     Example:
-        >>> pace = Pace()
+        >>> rates = RateMeter()
         >>> for second in range(60):
-        ...     pace.see("a", 10 * second, now=float(second))
-        >>> round(pace.of("a"), 3)
+        ...     rates.update("a", 10 * second, now=float(second))
+        >>> round(rates.rate("a"), 3)
         10.0
     """
 
@@ -25,7 +25,13 @@ class RateMeter:
         self._rates: dict[str, float] = {}
 
     def update(self, name: str, count: int, now: float) -> None:
-        """Learn where a counter stands; looks that follow closely upon one another are taken as one."""
+        """Record a counter's value. An update within 50 ms of the last one is ignored.
+
+        Args:
+            name: The counter.
+            count: Its value.
+            now: Seconds of a monotonic clock.
+        """
         at, before = self._last.get(name, (now, count))
         gone = now - at
         if gone < 0.05 and name in self._last:
@@ -36,15 +42,19 @@ class RateMeter:
             self._rates[name] = (1 - weight) * self._rates.get(name, 0.0) + weight * (count - before) / gone
 
     def rate(self, name: str) -> float:
-        """Units a second; 0 where too little is known."""
+        """A counter's growth per second; 0 before its second update."""
         return self._rates.get(name, 0.0)
 
 
 def seconds_until_eviction(margin: float, drift: float) -> float:
-    """How long until a place that drifts back by so many elements a second has no room left; 0 if it does not drift.
+    """Seconds until a trainer that falls back reaches the end of the window; 0 if it does not fall back.
+
+    Args:
+        margin: How many elements it can fall back before it loses some.
+        drift: How many elements per second it falls back.
 
     Example:
-        >>> seconds_until(30, 10.0), seconds_until(-5, 10.0), seconds_until(30, 0.0)
+        >>> seconds_until_eviction(30, 10.0), seconds_until_eviction(-5, 10.0), seconds_until_eviction(30, 0.0)
         (3.0, 0.01, 0.0)
     """
     return max(_NOW_S, margin / drift) if drift > 0 else 0.0

@@ -1,4 +1,4 @@
-"""How a task's pipeline comes to its worker: the definition from the dispatcher, big arrays in pieces or in place."""
+"""Loads a task's pipeline from the dispatcher: its definition, and its large arrays, as messages or in place."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _KEPT_BYTES: Final = 4 << 20
 
 
 class DefinitionCache:
-    """The pipelines that this worker ran last, by their digests: the next pass over one need not ask for it again.
+    """The definitions of recent pipelines, by digest, so that the next iteration need not fetch them again.
 
-    Thread-safe. It keeps no more than a few megabytes.
+    Thread-safe. Keeps at most 4 MiB.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class DefinitionCache:
             return self._kept.get(digest)
 
     def put(self, definition: bytes) -> None:
-        """Keep one, instead of older ones where there is no room."""
+        """Add a definition, and drop the oldest ones beyond 4 MiB."""
         with self._lock:
             self._kept[blobs.blob_digest(definition)] = definition
             while sum(map(len, self._kept.values())) > _KEPT_BYTES:
@@ -57,7 +57,17 @@ def stage_builder(
     *,
     copied_later: bool = False,
 ) -> Callable[[Allocator], Stage]:
-    """What makes a task's stage, when its first reader comes."""
+    """Return a function that fetches a task's pipeline and builds its stage; called for the task's first reader.
+
+    Args:
+        channel: The connection to the dispatcher.
+        order: The task's order.
+        feed: Where the pipeline's splits come from, in DYNAMIC mode.
+        retry: Repeats calls while the dispatcher is unreachable.
+        definitions: The definitions that this worker has already.
+        copied_later: Whether elements are copied before a client sees them, so that sources may return views of what
+            they keep.
+    """
 
     def define() -> bytes:
         known = definitions.get(order.definition)
@@ -90,7 +100,7 @@ def stage_builder(
 
 
 def seek_to_position(order: TaskOrder, stage: Stage) -> None:
-    """Leave out what readers of an earlier pass, or of an earlier incarnation of the task, had."""
+    """Move a new stage to the order's position: a saved reading position, or that of an earlier incarnation."""
     if order.position is not None and order.position.pipeline_position and not order.position.ended:
         stage.begin_at(from_text(order.position.pipeline_position))
     elif order.position is not None and order.position.skip and not order.position.ended:
@@ -98,9 +108,9 @@ def seek_to_position(order: TaskOrder, stage: Stage) -> None:
 
 
 def fetch(channel: Channel, digest: str) -> Any:
-    """A blob's bytes: the dispatcher's own where it lives in this process."""
+    """The bytes of a blob, read-only; not a copy if the dispatcher is in this process."""
     in_place = local.find_blobs(channel.address)
     if in_place is not None:
         return memoryview(in_place(digest)).toreadonly()
     _, data = blobs.join_pieces(channel.replies(GET_BLOB, BlobRequest(digest=digest)))
-    return memoryview(data).toreadonly()  # so that its rows need no protection from writers
+    return memoryview(data).toreadonly()  # read-only, so its rows can be passed on without a copy

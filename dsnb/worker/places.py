@@ -1,4 +1,4 @@
-"""Who reads a task's elements, where each one stands, and how it wants to be treated: the plain data of a window."""
+"""Cursors of the trainers and readers of a `SharedLog`: how far each one is, and its cache policy. Plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsnb.wire.ranges import Ranges
 
 @dataclass(slots=True, order=True)
 class Span:
-    """Consecutive elements sent to one reader; those below `hits_until` were asked for by another trainer before."""
+    """Consecutive elements sent to one reader; those below `hits_until` were sent to another trainer before (hits)."""
 
     first: int
     count: int
@@ -26,7 +26,7 @@ class Span:
         return self.first + self.count
 
     def cut(self, count: int) -> Span:
-        """Take the first `count` elements off this run and return them."""
+        """Remove the first `count` elements from this span and return them as a span."""
         nbytes = self.nbytes * count // max(1, self.count)
         head = Span(self.first, count, nbytes, self.hits_until)
         self.first += count
@@ -37,12 +37,26 @@ class Span:
 
 @dataclass(slots=True)
 class TrainerCursor:
-    """One place in the sequence, shared by all readers of one trainer id.
+    """The cursor of one trainer, shared by all its readers.
 
-    `seen` is when it last gave a sign of life, by the clock that `tidy` is given; `exempt` is set while it is treated
-    as one that skips, because it holds others up and does not read; `removed` when it has left and no longer counts.
-    `consumed_ranges` are the elements that it consumed. `delivered_earlier` are those that its readers had from an earlier incarnation of
-    the task; they are not sent again unless a reader leaves them.
+    Attributes:
+        next: The index of the next element to send.
+        joined_at_index: The log's head when the trainer attached; errors before it are not sent to the trainer.
+        cache_policy: What happens when the trainer falls behind, where it starts, and its timeout.
+        readers: The ids of its clients.
+        requeued: Elements that readers left unconsumed, in order; they are sent before any others.
+        consumed: How many elements it consumed.
+        hits: How many of these had been sent to another trainer before.
+        misses: How many of these had not.
+        skipped: How many elements it missed because they were evicted.
+        spilled: How many elements it read from disk.
+        seen: When it last made progress, by the clock of `SharedLog.expire`.
+        seen_consumed: The value of `consumed` at that time.
+        exempt: Whether it is treated like a trainer that skips, because it blocked the producer and timed out.
+        removed: Whether it left or timed out, so that no elements are kept for it.
+        consumed_ranges: The indices of the elements that it consumed.
+        delivered_earlier: The indices of elements that its readers received from an earlier incarnation of the task.
+            They are not sent again unless a reader leaves without having consumed them.
     """
 
     next: int
@@ -63,7 +77,7 @@ class TrainerCursor:
     delivered_earlier: Ranges = field(default_factory=Ranges)
 
     def count(self, part: Span) -> None:
-        """Count elements as consumed."""
+        """Count the elements of a span as consumed."""
         hits = max(0, min(part.end, part.hits_until) - part.first)
         self.consumed += part.count
         self.consumed_ranges.add(part.first, part.end)
@@ -77,16 +91,25 @@ class TrainerCursor:
 
     @property
     def lossless(self) -> bool:
-        """Whether it asked to lose nothing."""
+        """Whether its policy is to lose no element."""
         return self.cache_policy.on_lag in {"wait", "spill"}
 
 
 @dataclass(slots=True)
 class ReaderState:
-    """One client's hold: counters are cumulative over its reading, `unconsumed` is what was sent and not consumed.
+    """The counters of one client, cumulative over its reading of the task.
 
-    `taken` elements left the client's buffer, consumed or not; `buffered` are the sizes of runs that did not, each with
-    the number of its elements and their bytes, and `buffered_bytes` is their sum.
+    Attributes:
+        trainer_id: Its trainer.
+        max_bytes: Most bytes that it may buffer; one more span may always be sent to an empty buffer.
+        granted: How many elements may be sent.
+        sent: How many elements were sent.
+        taken: How many elements left the client's buffer, consumed or not.
+        consumed: How many elements were consumed.
+        unconsumed: The elements that were sent and not consumed, in the order of sending.
+        buffered: The number of elements and of bytes of each span that has not left the client's buffer entirely.
+        buffered_bytes: The sum of the bytes in `buffered`.
+        starved: Whether it found no element the last time, so that this is reported to the read-ahead only once.
     """
 
     trainer_id: str
@@ -102,18 +125,18 @@ class ReaderState:
 
     @property
     def outstanding(self) -> int:
-        """Elements that were sent and are on their way, or in the client's buffer."""
+        """How many elements are in flight or in the client's buffer."""
         return self.sent - self.taken
 
     def count_sent(self, span: Span) -> None:
-        """Count elements as sent."""
+        """Count the elements of a span as sent."""
         self.unconsumed.append(span)
         self.buffered.append([span.count, span.nbytes])
         self.sent += span.count
         self.buffered_bytes += span.nbytes
 
     def update_taken(self, taken: int) -> None:
-        """Learn how many elements left the client's buffer in all."""
+        """Raise the number of elements that left the client's buffer."""
         left = min(taken, self.sent) - self.taken
         while left > 0:
             first = self.buffered[0]
@@ -128,7 +151,14 @@ class ReaderState:
                 self.buffered.popleft()
 
     def reclaim_unreceived(self, received: int) -> Iterator[Span]:
-        """What was sent and did not arrive, the newest first; it may not be sent again without new credit."""
+        """Take back the elements that were sent but not received, newest first, and the unused credit.
+
+        Args:
+            received: How many elements the client received.
+
+        Yields:
+            Spans of elements. The counters are only right once all of them are read.
+        """
         while self.sent > received and self.unconsumed:
             span = self.unconsumed.pop()
             back = min(span.count, self.sent - received)
@@ -142,7 +172,7 @@ class ReaderState:
         self._forget_buffered()
 
     def _forget_buffered(self) -> None:
-        """Keep of what is buffered as much as is left of what was sent."""
+        """Shrink `buffered` to the elements that are still outstanding."""
         left, known, self.buffered_bytes = self.sent - self.taken, self.buffered, 0
         self.buffered = deque()
         for count, nbytes in known:
@@ -155,7 +185,7 @@ class ReaderState:
 
 @dataclass(slots=True)  # not frozen, which would take three times as long
 class TakenSlice:
-    """What goes out to a reader: `count` elements of a frame from `start` on, the first one numbered `index`."""
+    """Elements to send to a reader: `count` elements of a frame from its element `start` on; `index` is the first's."""
 
     frame: Any
     index: int

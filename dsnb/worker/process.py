@@ -1,8 +1,9 @@
-"""A worker in a process of its own, seen from the process that owns it.
+"""A worker process, as seen by the process that owns it.
 
-One thread for each worker process starts it, hears that it is ready, keeps the last lines of its standard error, and
-learns of its end at once, from the system and not from a silence. The process is never forked but started anew, in a
-session of its own, so that neither the state of a kernel nor its stop button reaches it.
+Theory of operation. One thread for each worker process starts it, reads its answer when it is ready, keeps the last
+lines of its standard error, and waits for its end with a pidfd, so that the end is noticed at once rather than by
+a timeout. The process is spawned, never forked, so it inherits no state of a notebook's kernel; it runs in its own
+session, so the kernel's stop button does not interrupt it.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from dsnb.worker.config import WorkerConfig
 from dsnb.worker.host import memory_kills
 from dsnb.worker.obituary import exit_reason, output_tail
 
-_LINES = 200  # a crash tells where each thread stood
+_LINES = 200  # after a crash, faulthandler prints the stack of every thread
 _SHOWN = 20
 _LINE_BYTES = 1000
 _STOP_S = 5.0
 
 
 class Tail:
-    r"""The last lines of a stream of bytes, with bounds for each.
+    r"""The last 200 lines of a stream of bytes, each cut to 1000 bytes.
 
     Example:
         >>> tail = Tail()
@@ -56,16 +57,16 @@ class Tail:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines so far, the unfinished last one among them; what is no text is shown as it can be."""
+        """The last lines, including an unfinished one; bytes that are not UTF-8 are replaced."""
         kept = [*self._complete_lines, self._rest] if self._rest else [*self._complete_lines]
         return tuple(line.decode(errors="replace") for line in kept[-_LINES:])
 
 
 class WorkerProcess:
-    """One `python -m dsnb.worker`. May be used from any thread.
+    """One process that runs `python -m dsnb.worker`. Thread-safe.
 
     Raises:
-        UnimplementedError: the system cannot tell of a process's end.
+        UnimplementedError: the system has no pidfd, which this class needs to notice the process's end.
     """
 
     def __init__(self) -> None:
@@ -87,18 +88,18 @@ class WorkerProcess:
         self._config_lock = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, name="dsnb-worker-process", daemon=True)
 
-    # ---- life
+    # ---- life cycle
 
     def prestart(self) -> None:
-        """Have it import what it needs, which takes most of its start, and wait for `start` to say what it is to do."""
+        """Spawn the process early. It does its imports, most of its start-up time, and waits for `start`."""
         self._thread.start()
 
     def start(self, config: WorkerConfig, on_death: Callable[[WorkerProcess], None]) -> None:
-        """Begin to start it; `wait_ready` waits for the rest.
+        """Start the worker without waiting for it; see `wait_ready`.
 
         Args:
             config: Settings of the worker.
-            on_death: Called once, in a thread of its own, if the process ends without having been asked to.
+            on_death: Called once, on the supervising thread, if the process ends without a request to do so.
         """
         self._on_death = on_death
         with self._config_lock:
@@ -108,11 +109,14 @@ class WorkerProcess:
             self.prestart()
 
     def wait_ready(self, timeout: float) -> None:
-        """Wait until it serves.
+        """Wait until the worker is registered and serves readers.
+
+        Args:
+            timeout: Most seconds to wait.
 
         Raises:
-            DeadlineExceededError: it is not ready in time; it has been ended.
-            DsnbError: why it could not start.
+            DeadlineExceededError: the worker is not ready in time; its process was killed.
+            DsnbError: the reason why it could not start.
         """
         if not self._answered.wait(timeout):
             self.stop(0.0)
@@ -126,12 +130,12 @@ class WorkerProcess:
             raise self._refusal
 
     def drain(self) -> None:
-        """Take nothing new, and end when nobody reads any more."""
+        """Ask the worker to accept no new work, and to exit once its readers are done. Does not wait."""
         self._draining = True
         self._send(b"drain\n")
 
     def ask_to_stop(self) -> None:
-        """End soon, without waiting for it."""
+        """Ask the process to exit, by closing its standard input. Does not wait."""
         self._stopping = True
         process = self._process
         if process is not None and process.stdin is not None:
@@ -139,7 +143,7 @@ class WorkerProcess:
                 process.stdin.close()
 
     def stop(self, timeout: float = _STOP_S) -> None:
-        """End, by force if it takes longer than `timeout` seconds; the second call does nothing."""
+        """Ask the process to exit and wait; kill it after `timeout` seconds. A second call does nothing."""
         self.ask_to_stop()
         if not self._ended.wait(timeout):
             self.kill()
@@ -148,23 +152,23 @@ class WorkerProcess:
             self._thread.join(_STOP_S)
 
     def kill(self) -> None:
-        """SIGKILL, if it runs."""
+        """Kill the process (SIGKILL) if it is running."""
         process = self._process
         if process is not None:
-            process.kill()  # does nothing once the end was noticed, so the id cannot be another's
+            process.kill()  # does nothing once the process was waited for, so a reused process id is never hit
 
     @property
     def idle(self) -> bool:
-        """Whether it has ended, as it does when it was drained and nobody reads any more."""
+        """Whether the process has ended. A drained worker ends once its readers are done."""
         return self._ended.is_set()
 
     @property
     def stderr(self) -> tuple[str, ...]:
-        """The last lines of its standard error, to which user code's standard output goes as well."""
+        """The last lines of its standard error, which also gets the standard output of user code."""
         return self._tail.lines[-_SHOWN:]
 
     def exit_reason(self) -> str:
-        """Why it ended, with its last words."""
+        """Why the process ended, in words, with the last lines of its standard error."""
         returncode = self._process.returncode if self._process is not None else None
         assert returncode is not None, "it has not ended"
         why = exit_reason(returncode, memory_ran_out=memory_kills() > self._kills_before)
@@ -174,7 +178,7 @@ class WorkerProcess:
         state = "ended" if self._ended.is_set() else "running" if self._answered.is_set() else "starting"
         return f"WorkerProcess({self.name or 'unnamed'}, {state})"
 
-    # ---- the thread that attends to it
+    # ---- the supervising thread
 
     def _supervise(self) -> None:
         try:
@@ -193,8 +197,9 @@ class WorkerProcess:
             self._on_death(self)
 
     def _spawn(self) -> None:
-        # Started by this thread, which lives as long as the process: the system ends the process with the thread.
-        # -P: what lies in the current folder must not stand in for a module that the worker itself needs.
+        # The worker asks Linux for SIGKILL when the thread that spawned it ends (`die_with_parent`). So spawn it from
+        # this thread, which lives as long as the process does; the caller's thread may end earlier.
+        # -P: a file in the current folder must not shadow a module that the worker needs.
         command = [sys.executable, "-P", "-X", "faulthandler", "-m", "dsnb.worker", "--owner", str(os.getpid())]
         process = subprocess.Popen(  # noqa: S603 - its own interpreter, and numbers
             command,
@@ -208,16 +213,16 @@ class WorkerProcess:
         with self._config_lock:
             self._process, self.pid = process, process.pid
             self._send_config()
-        if self._stopping:  # meanwhile
+        if self._stopping:  # `ask_to_stop` ran before `_process` was set, and had no standard input to close
             self.ask_to_stop()
 
     def _send_config(self) -> None:
-        """Tell it its settings, once there are both."""
+        """Send the settings once both the process and the settings exist. Runs under `_config_lock`."""
         if self.config is not None and self.pid:
             self._send(json.dumps(asdict(self.config)).encode() + b"\n")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Listen to it until it is gone."""
+        """Read the process's output until it ends, then kill its children and reap it."""
         assert process.stdout is not None
         assert process.stderr is not None
         end = os.pidfd_open(process.pid)
@@ -229,15 +234,15 @@ class WorkerProcess:
                     self._handle_reply(process.stdout.readline())
                     listening.remove(process.stdout)
                 if process.stderr in ready and not self._read_stderr(process.stderr):
-                    listening.remove(process.stderr)  # closed by the pipeline's own code; the process may live on
+                    listening.remove(process.stderr)  # user code closed it; the process may still be running
                 if end in ready:
                     listening.remove(end)
-            # A child of the process may hold its end open, so only what is there is read.
+            # Read only what is there already: a child of the process may keep the pipe open, so its end may never come.
             while select.select([process.stderr], [], [], 0)[0] and self._read_stderr(process.stderr):
                 pass
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # what user code started there ends with it
-            process.wait()
+                os.killpg(process.pid, signal.SIGKILL)  # processes that user code started there
+            process.wait()  # only now: until it is reaped, its id cannot be reused, so killpg hits the right group
         finally:
             os.close(end)
             for stream in (process.stdin, process.stdout, process.stderr):
@@ -246,7 +251,7 @@ class WorkerProcess:
                         stream.close()
 
     def _handle_reply(self, line: bytes) -> None:
-        """Its one answer; nothing if it ended before."""
+        """Parse the process's only answer; an empty line means that it ended first."""
         if not line:
             return
         answer: Mapping[str, Any] = json.loads(line)
@@ -265,7 +270,7 @@ class WorkerProcess:
     def _send(self, line: bytes) -> None:
         process = self._process
         if process is not None and process.stdin is not None:
-            # A process that has just ended, or was asked to, is told nothing; its end is noticed elsewhere.
+            # The process may have ended, or its standard input may be closed; `_watch` notices its end.
             with contextlib.suppress(OSError, ValueError):
                 process.stdin.write(line)
 
@@ -278,7 +283,7 @@ class WorkerProcess:
 
 
 def _python_path() -> dict[str, str]:
-    """PYTHONPATH for a process that is to import the dsnb of this one, wherever it was imported from."""
+    """PYTHONPATH with which a new process imports the same dsnb as this one; empty if dsnb is installed."""
     folder = str(Path(__file__).resolve().parents[2])
     if folder.endswith(("site-packages", "dist-packages")):
         return {}

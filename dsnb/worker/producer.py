@@ -1,10 +1,13 @@
-"""The thread that runs a task's pipeline ahead of demand and closes frames.
+"""The thread that runs a task's pipeline ahead of demand and lays its elements out in frames.
 
-A frame is closed when it is full in bytes or elements, when it is a few milliseconds old, or at an eighth of the
-window. A pull that took longer than a frame may age closes it at once, so slow elements never wait for one another;
-and while a pull takes long, another thread closes the frame with what came before it, and with what it has so far.
+Theory of operation. The producer pulls runs of elements from the pipeline's last stage and gathers them until a frame
+is closed: when it is full in bytes (at most an eighth of the window) or elements, when it is a few milliseconds old, or
+after a slow pull, so that slow elements never wait for one another. While a pull takes long, a timer thread
+(`FlushTimer`) closes the frame with the earlier elements, and with those that the running pull has so far. The length
+of the next run adapts to how long pulls take.
 
-User code of the last operation runs on the producer's own thread: a lone element is handed on without waking another.
+User code of the last operation runs on the producer's own thread, so a single element reaches its reader without a
+switch to another thread.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from dsnb.worker.overdue import FlushTimer
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
 BURST_BYTES = 4 << 20
-"""Most bytes of elements, each a frame of its own, that are handed over together: one turn at the task's lock, one
+"""Most bytes of single-element frames that are added together: they share one acquisition of the task's lock and one
 call to the reader's socket."""
 _AGE_S = 0.003
 _RUN_S = 0.001
@@ -39,11 +42,12 @@ _RUN_ELEMENTS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameLimits:
-    """How much may be added to an outlet.
+    """How large frames, and groups of frames, may be.
 
     Attributes:
         frame_bytes: Most bytes of one frame; a single element may be larger, up to `element_bytes`.
-        burst_bytes: Most bytes of frames of one element each that are added together; fewer than one has: one by one.
+        burst_bytes: Most bytes of single-element frames that are added together. Frames are added one by one if this is
+            less than an element has.
         element_bytes: Most bytes that an element may have.
     """
 
@@ -52,11 +56,11 @@ class FrameLimits:
     element_bytes: int = 1 << 62
 
     def elements_per_frame(self, nbytes: int) -> int:
-        """Elements of one frame, where each has so many bytes."""
+        """How many elements fit in one frame if each has `nbytes` bytes."""
         return max(1, min(FRAME_ELEMENTS, self.frame_bytes // nbytes))
 
     def elements_per_run(self, nbytes: int) -> int:
-        """Elements of one run: of a frame, or of several frames that readers of other processes hear of together."""
+        """How many elements of `nbytes` bytes to pull at once: those of one frame, or of a burst of frames."""
         most = self.elements_per_frame(nbytes)
         return most if most > 1 else max(1, self.burst_bytes // nbytes)
 
@@ -66,36 +70,36 @@ class FrameReceiver(Protocol):
 
     @property
     def limits(self) -> FrameLimits:
-        """How much may be added; another object when it has changed."""
+        """The present limits; a new object whenever they change."""
         ...
 
     def wait_for_room(self) -> bool:
-        """Wait until another frame is wanted; False when production must stop."""
+        """Wait until another frame is wanted; False if production must stop."""
         ...
 
     def on_pulled(self, pending: int) -> None:
-        """Learn that what the pipeline made so far was added, or is among the next `pending` elements to be added."""
+        """Note how many elements the pipeline has made: those added so far, and the next `pending` ones."""
 
     def add(self, *frames: Frame) -> None:
-        """Take frames."""
+        """Append frames to the task's sequence."""
 
     def finish(self) -> None:
-        """Learn that the pipeline has come to its end."""
+        """Mark the sequence as complete: the pipeline has ended."""
 
     def fail_readers(self, error: Exception) -> None:
-        """Tell readers of an error that stands in no element's place; production goes on with the next pull."""
+        """Fail all readers with an error that takes no element's place; production continues with the next pull."""
 
 
 class Producer(threading.Thread):
-    """Runs one pipeline.
+    """Runs one pipeline and adds its elements to a receiver.
 
     Args:
-        name: Of the thread.
+        name: The thread's name.
         build: Makes the pipeline's stage; called on the thread.
         receiver: Takes the frames.
-        error_context: What errors of the pipeline are told about where they happened.
-        packed: Whether frames are laid out for readers of other processes.
-        seek: What to do with the stage first; called on the thread.
+        error_context: Where the pipeline runs; added to its errors.
+        packed: Whether frames are laid out for readers in other processes.
+        seek: Moves the new stage to its first element; called on the thread.
     """
 
     def __init__(
@@ -111,9 +115,9 @@ class Producer(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.stage: Stage | None = None
         self.one_to_one = True
-        """Whether each element of the pipeline, or an error in its place, has become one element of the outlet."""
+        """Whether each element of the pipeline, or an error in its place, became one element of the receiver."""
         self.positioned = False
-        """Whether the stage is where the first element is made."""
+        """Whether `seek` has returned, so that the stage's position can be reported."""
         self._build = build
         self._seek = seek
         self._receiver = receiver
@@ -121,22 +125,23 @@ class Producer(threading.Thread):
         self._packed = packed
         self._added = 0
         self._added_when_wanted = -1
-        """How many had been added when the outlet wanted more the last time."""
+        """The value of `_added` when the receiver last wanted more; -1 before."""
         self._schema: Schema | None = None
         self._ready: list[Frame] = []
-        """Frames that were laid out and not handed over."""
+        """Frames that were laid out and not added yet."""
         self._want = 1
         self._pending: list[Run] = []
         self._pending_count = 0
         self._since = 0.0
         self._shows_partial_results = False
-        """Whether the stage can tell what a pull has so far."""
+        """Whether the stage supports `take_partial_run`."""
         self._pulling_since: float | None = None
-        """Since when there has been a pull of several elements."""
+        """When the running pull of several elements began; None if there is none."""
         self._limits = receiver.limits
         self._element_bytes = 0
         self._update_limits(1)
-        self._frame_lock = threading.RLock()  # over all that concerns the frame that is being gathered, and its schema
+        # Guards the frame that is being gathered, and the schema: the timer thread flushes it during a long pull.
+        self._frame_lock = threading.RLock()
         self._flush_timer = FlushTimer(f"{name}-frames", _AGE_S, self._flush_if_old)
 
     def run(self) -> None:
@@ -144,7 +149,7 @@ class Producer(threading.Thread):
             self.stage = self._build()
         except CancelledError:
             return
-        except BaseException as error:  # noqa: BLE001 - a module of the user's that ends the process, for instance
+        except BaseException as error:  # noqa: BLE001 - importing a user's module may raise SystemExit, for instance
             self._receiver.add(Frame.of_failure(failure_of(error, self._error_context)))
             self._receiver.finish()
             return
@@ -153,7 +158,7 @@ class Producer(threading.Thread):
             self._seek(self.stage)
             self.positioned = True
             self._produce(self.stage)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours: readers are told instead of waiting for ever
+        except Exception as error:  # noqa: BLE001 - a bug of dsnb: readers get an error instead of waiting for ever
             self._add_failure(error)
             self._receiver.finish()
         finally:
@@ -162,7 +167,9 @@ class Producer(threading.Thread):
 
     def _produce(self, stage: Stage) -> None:
         while True:
-            idle = not self._pending_count  # and stays so: another thread takes from what is gathered, and adds nothing
+            # Needs no lock: the timer thread adds elements only during a pull of several; else it only removes some,
+            # so idle stays true until a pull of one element returns.
+            idle = not self._pending_count
             if not self._wait_for_room():
                 return
             want = max(1, min(self._want, self._max_run_elements - self._pending_count))
@@ -172,9 +179,9 @@ class Producer(threading.Thread):
                 self._flush_timer.arm()
             try:
                 run = stage.pull(want)
-            except Exception as error:  # noqa: BLE001 - it stands in an element's place
+            except Exception as error:  # noqa: BLE001 - user code; the error takes its element's place
                 if is_out_of_band(error) and isinstance(error, CancelledError):
-                    return  # the task was stopped, or is another worker's now
+                    return  # the task was stopped, or belongs to another worker now
                 with self._frame_lock:
                     self._pulling_since = None
                     self._flush()
@@ -191,6 +198,7 @@ class Producer(threading.Thread):
                     self._flush()
                 self._receiver.finish()
                 return
+            # A slow single element: add it without gathering, as a reader probably waits for it.
             if idle and want == 1 and took > _RUN_S and isinstance(run, list):
                 self._add_single(run)
                 self._adapt(1, took)
@@ -210,7 +218,7 @@ class Producer(threading.Thread):
                     self._flush_timer.arm()
 
     def _wait_for_room(self) -> bool:
-        """Wait until another frame is wanted, unless one is since nothing was added; False when it must stop."""
+        """Wait until another frame is wanted; False if production must stop. Asks only if frames were added since."""
         added = self._added
         if self._added_when_wanted != added:
             if not self._receiver.wait_for_room():
@@ -219,13 +227,13 @@ class Producer(threading.Thread):
         return True
 
     def _add_single(self, run: list[Any]) -> None:
-        """Add a lone element: somebody waits for it."""
+        """Add a single element at once."""
         with self._frame_lock:
             self._receiver.on_pulled(1)
             self._try_to_add(run)
 
     def _flush_if_old(self) -> bool:
-        """Close the frame if it is old, whatever the pipeline does; True while there is one that is not."""
+        """Close the frame if it is old, also during a pull; True if there may be one to close later."""
         with self._frame_lock:
             old = time.monotonic() - _AGE_S
             if self._pulling_since is not None and self._pulling_since <= old:
@@ -235,23 +243,29 @@ class Producer(threading.Thread):
             return bool(self._pending) or self._pulling_since is not None
 
     def _add_partial_run(self, began: float) -> None:
-        """Gather what a pull has so far that takes long; the pull then ends with the call that is being made."""
+        """Gather what a long pull has so far; the pull then returns after the call of user code that is running."""
         run = self.stage.take_partial_run() if self.stage is not None else []
         if run is None:
-            return  # its calls have not begun, as on a busy machine or behind a slow source: it is looked at again
+            return  # the pull has made no call yet (busy machine, slow source): try again at the next tick
         self._pulling_since = None
         if run:
             self._add_run(run, began)
 
     def _adapt(self, count: int, took: float) -> None:
-        """Longer runs while they are quick; shorter ones when a slow function would hold elements back."""
-        if took < _RUN_S and 2 * count >= self._want:  # less than wanted where the frame had no room for more
+        """Double the length of the next run after a fast pull; halve it after a slow one, which delays its elements.
+
+        Args:
+            count: Elements of the last run.
+            took: Seconds that it took.
+        """
+        # At least half of `want`, not all of it: a run is shorter than wanted where it fills the frame.
+        if took < _RUN_S and 2 * count >= self._want:
             self._want = min(self._want * 2, _RUN_ELEMENTS, self._max_run_elements)
         elif took > 2 * _RUN_S:
             self._want = max(1, self._want // 2)
 
     def _update_limits(self, nbytes: int) -> None:
-        """Learn how large the newest element is: that says how many of them go together."""
+        """Recompute how many elements make a frame and a run, from the size of the newest element."""
         limits = self._receiver.limits
         if nbytes != self._element_bytes or limits is not self._limits:
             self._element_bytes, self._limits = nbytes, limits
@@ -278,11 +292,12 @@ class Producer(threading.Thread):
     def _try_to_add(self, run: Run) -> None:
         try:
             self._lay_out(run)
-        except Exception as error:  # noqa: BLE001 - elements hold anything; what we did not think of is told, not waited for
+        except Exception as error:  # noqa: BLE001 - an element may be anything; readers get the error and go on
             self.one_to_one = len(run) == 1
             self._add_failure(error)
 
     def _lay_out(self, run: Run) -> None:
+        # A burst: elements so large that each becomes a frame of its own, and all of them are added together.
         apart = len(run) > 1 and self._max_run_elements > self._max_frame_elements
         for some in (run[at : at + 1] for at in range(len(run))) if apart else (run,):
             for part in frames_of(some, self._schema, packed=self._packed):
@@ -294,7 +309,7 @@ class Producer(threading.Thread):
         self._add_ready()
 
     def _add(self, frame: Frame) -> None:
-        """Add a frame, in pieces where it came out larger than one may be."""
+        """Queue a frame for `_add_ready`; halve it, repeatedly, if it came out larger than allowed."""
         if frame.nbytes <= self._receiver.limits.frame_bytes or frame.count == 1:
             if frame.nbytes > self._receiver.limits.element_bytes:
                 self._add_failure(self._too_large(frame))
@@ -318,12 +333,12 @@ class Producer(threading.Thread):
             self._added += sum([frame.count for frame in frames])
 
     def _burst_count(self, frames: list[Frame]) -> int:
-        """How many of these may be added together."""
+        """How many of these frames may be added together: those within `burst_bytes`, at least one."""
         room = self._receiver.limits.burst_bytes
         return max(1, bisect_right(list(accumulate([frame.nbytes for frame in frames])), room))
 
     def _add_failure(self, error: Exception) -> None:
-        self._add_ready()
+        self._add_ready()  # first, to keep the order
         failure = failure_of(error, f"{self._error_context}, element {self._added}")
         self._added += 1
         self._receiver.add(Frame.of_failure(failure))
@@ -338,7 +353,7 @@ class Producer(threading.Thread):
 
 
 def _bytes_of_first(run: Run) -> int:
-    """About how large the elements of a run are; frames that come out too large all the same are cut."""
+    """Estimated bytes of each element of a run, from its first one; `_add` splits frames that turn out too large."""
     if isinstance(run, np.ndarray):
         return max(1, run.nbytes // len(run))
     return max(1, sum(getattr(leaf, "nbytes", None) or _length(leaf) for leaf in flatten(run[0])))

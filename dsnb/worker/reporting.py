@@ -1,4 +1,4 @@
-"""What a task tells of its pipeline and of those who read it: each trainer, or consumer of a coordinated read."""
+"""Reports of a task: its pipeline's operations, its trainers or consumers, and where it can be resumed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dsnb.worker.round_log import RoundLog
 from dsnb.worker.shared_log import SharedLog
 
 _PRODUCER = "\0head"
-"""The name of the pipeline's own pace, which no trainer has."""
+"""The counter name of the producer in a `RateMeter`; no trainer can have this name."""
 
 
 def update_rates(rates: RateMeter, log: SharedLog | RoundLog, now: float) -> None:
-    """Learn how far the pipeline and its readers are now."""
+    """Record how far the producer and all trainers or consumers are now."""
     rates.update(_PRODUCER, log.head, now)
     for name, state in (log.trainers if isinstance(log, SharedLog) else log.consumer_states).items():
         rates.update(name, state.consumed, now)
@@ -25,12 +25,12 @@ def update_rates(rates: RateMeter, log: SharedLog | RoundLog, now: float) -> Non
 def trainer_reports(
     log: SharedLog | RoundLog, rates: RateMeter, flight_ns: Callable[[str], int]
 ) -> tuple[TrainerReport, ...]:
-    """One for each place in a task's sequence.
+    """Reports of all trainers, or of the consumers of a coordinated read.
 
     Args:
-        log: The sequence.
-        rates: How fast everybody is.
-        flight_ns: The time that something had been sent to a trainer that it had not consumed.
+        log: The task's log.
+        rates: The rates of the producer and the trainers.
+        flight_ns: Returns for how long, by a trainer's name, elements were sent to it and not consumed.
     """
     if isinstance(log, SharedLog):
         return tuple(_trainer_report(log, rates, name, flight_ns(name)) for name in log.trainers)
@@ -49,7 +49,7 @@ def trainer_reports(
 
 
 def stage_reports(stage: Stage | None) -> tuple[StageReport, ...]:
-    """One for each operation of a task's pipeline, if it has begun."""
+    """Reports of the pipeline's operations; none before the pipeline has started."""
     return tuple(
         StageReport(
             name=r.name,
@@ -66,23 +66,25 @@ def stage_reports(stage: Stage | None) -> tuple[StageReport, ...]:
 
 
 class ResumeReporter:
-    """Tells where another worker can take a task over; never a place before one that was told."""
+    """Finds the position from which another worker can continue a task. Positions never go back."""
 
     def __init__(self) -> None:
         self._last: tuple[ResumePoint, ResumePosition] | None = None
 
     def report(self, log: SharedLog, stage: Stage, elements_before: int) -> ResumePosition:
-        """At the first element that some trainer still needs, or a little before; one that is away may come back.
+        """The resume position: at the first element that a trainer still needs, or a little before.
+
+        Trainers without readers count as well, since they may return.
 
         Args:
-            log: The task's elements.
+            log: The task's log.
             stage: Its pipeline.
-            elements_before: How many elements of the pipeline's came before the window's first one, since the stage was built.
+            elements_before: How many elements the pipeline made, since its stage was built, before the log's first one.
         """
         index = min(map(log.offset, log.trainers), default=log.head)
         point = stage.resume_point(index - log.first + elements_before)
         if self._last is not None and needs_released_splits(point, self._last[0]):
-            return self._last[1]  # the dispatcher has forgotten splits that this point needs
+            return self._last[1]  # this point needs splits that the dispatcher has already forgotten
         splits = tuple(
             FinishedSplits(provider=source.provider, repetition=source.repetition, count=source.finished_splits)
             for source in point.sources()
@@ -117,7 +119,7 @@ def _trainer_report(log: SharedLog, rates: RateMeter, name: str, flight_ns: int)
 
 
 def _eviction_in_s(log: SharedLog, rates: RateMeter, name: str) -> float:
-    """Seconds until a trainer that skips misses something, at the present pace."""
+    """Estimated seconds until a trainer that skips loses elements, at the present rates; 0 if it will not."""
     if not log.keep or log.finished or log.trainers[name].needs_retention or log.head == log.tail:
         return 0.0
     free = (log.capacity - log.nbytes) * (log.head - log.tail) / max(1, log.nbytes)

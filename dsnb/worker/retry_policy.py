@@ -1,7 +1,7 @@
-"""How a task waits for a dispatcher that is away: it is started again, and what was asked is asked again.
+"""Repeats a task's calls while the dispatcher is unreachable, until it is started again.
 
-A dispatcher that does not know the task has taken it off this worker: it was cancelled, finished, or given to another
-worker. Production then ends without an error: readers learn from the dispatcher what became of the task.
+If the dispatcher does not know the task, the task was cancelled, finished, or moved to another worker. Production then
+ends without an error on this worker; clients get the task's state from the dispatcher.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from dsnb.errors import CancelledError, DeadlineExceededError, NotFoundError, Un
 T = TypeVar("T")
 
 ATTEMPT_S = 2.0
-"""How long one call is tried, so that whoever stops a task need not wait for longer."""
+"""Timeout of one attempt, which bounds how long a task that is stopped keeps its thread waiting for an answer."""
 
 _PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Makes a call again and again while nobody answers.
+    """Repeats a call while the dispatcher does not answer.
 
     Args:
-        seconds: How long there may be no connection.
-        given_up: Whether nobody needs the answer any more.
-        connected: Whether there is a connection, so that only the answer is late: a cell may hold the interpreter that
-            the dispatcher lives in for a minute. The connection to one that is gone, or stopped for good, breaks.
+        seconds: How long the connection may be broken before the call fails.
+        given_up: Returns whether the answer is no longer needed.
+        connected: Returns whether the control stream is connected. The answer is then only late, and the deadline does
+            not run: a notebook cell may hold the GIL of the dispatcher's process for a minute. If the dispatcher is
+            gone or stopped for good, the connection breaks.
 
     Example:
-        >>> patience = Patience(seconds=60.0, given_up=lambda: task.stopped, connected=lambda: session.connected)
-        >>> patience(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S))
+        >>> retry = RetryPolicy(seconds=60.0, given_up=lambda: task.stopped, connected=lambda: session.connected)
+        >>> retry(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S))
     """
 
     seconds: float
@@ -41,11 +42,14 @@ class RetryPolicy:
     connected: Callable[[], bool]
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """The call's answer.
+        """Make the call, repeatedly if necessary, and return its answer.
+
+        Args:
+            call: The call; raises UnavailableError if the dispatcher does not answer.
 
         Raises:
-            DeadlineExceededError: nobody answered for so long.
-            CancelledError: the task is not this worker's any more.
+            DeadlineExceededError: the dispatcher was unreachable for `seconds`.
+            CancelledError: the task was stopped, or the dispatcher does not know it.
         """
         deadline = time.monotonic() + self.seconds
         while True:

@@ -1,21 +1,24 @@
-"""Which element of a task goes to which consumer of a coordinated read. A pure core: no threads, no clock, no sockets.
+"""Element log of a coordinated read: which element goes to which consumer, and which rounds are complete.
 
-Theory of operation. A task produces one sequence of elements. Turn k of it is the n elements from k * n on, one for
-each of n consumers: consumer i gets element k * n + i. What a consumer counts (received, consumed, granted) are turns.
+A pure core: no threads, I/O or clock.
 
-An element is sent as soon as it is produced, as far as its consumer's credit goes. But its consumer takes it only when
-the turn is *whole*: when all n have received theirs, and said so. So a turn that a dying worker has sent to some of
-them only is taken by none. `whole` is the number of turns that are; it never goes back.
+Theory of operation. A task produces one sequence of elements. Round k is the n elements from k * n on, one for each of
+n consumers: consumer i gets element k * n + i. A consumer's counters (received, consumed, granted) count rounds.
 
-A turn is kept until all n consumers have taken it, so a consumer that begins anew can be given again whatever not all
-have taken, from `base` on. It says itself with which turn it begins: dispatcher and consumers have agreed on it. Places
-belong to consumers, not to clients: who comes with the index of one that is there already takes its place.
+An element is sent as soon as it is produced and its consumer's credit allows. A consumer yields it only when the round
+is *complete*: when all n consumers have confirmed that their elements arrived. So if a worker dies after it sent a
+round to some consumers only, none of them yields it. `complete_rounds` counts the complete rounds; it never decreases.
 
-How far production runs ahead of the furthest consumer is bounded in bytes, as in a window: little at first, twice as
-much when a consumer finds nothing although the producer had stopped at the bound. The next turn may always be produced.
+A round is kept until all n consumers have consumed it, so that a consumer that restarts can get it again, from `base`
+on. The consumer names the round that it starts with, which the dispatcher and the consumers have agreed on. Cursors
+belong to consumers, not to clients: a client with an index that is already in use replaces the client that had it.
 
-The sequence has no end. If the pipeline ends all the same, the turns that are whole are still given out, and then each
-consumer is told; the elements of a last turn that is not whole are nobody's.
+Production runs ahead of the furthest consumer by a bounded number of bytes, as in `SharedLog`: the bound starts low and
+doubles when a consumer finds no element although the producer had stopped there. `_MIN_ROUNDS_AHEAD` rounds may always
+be produced ahead.
+
+The sequence should have no end. If the pipeline ends nevertheless, complete rounds are still delivered, then each
+consumer gets an error. The elements of an incomplete last round are never delivered.
 """
 
 from __future__ import annotations
@@ -33,12 +36,15 @@ from dsnb.worker.ahead import ReadAhead
 from dsnb.worker.places import TakenSlice
 
 _MIN_ROUNDS_AHEAD = 2
-"""Turns that may be produced beyond the furthest consumer, however large they are."""
+"""How many rounds may be produced beyond the furthest consumer, whatever their size."""
 
 
 @dataclass(slots=True)
 class ConsumerCursor:
-    """One consumer's: all turns before `sent` were sent to it, and so on; they only grow while one client has it."""
+    """One consumer's progress. Rounds before `sent` were sent to it; the other counters are alike.
+
+    The counters never decrease while the same client reads for the consumer.
+    """
 
     index: int
     client: str = ""
@@ -48,11 +54,11 @@ class ConsumerCursor:
     consumed: int = 0
     max_bytes: int = 0
     unconsumed_sizes: deque[int] = field(default_factory=deque)
-    """The bytes of each element that was sent and not consumed."""
+    """Bytes of each element that was sent and not consumed."""
     unconsumed_bytes: int = 0
-    """The sum of those."""
+    """The sum of `unconsumed_sizes`."""
     last_progress: tuple[int, int] = (-1, -1)
-    """What its client was last told of `whole` and `base`."""
+    """`complete_rounds` and `base` as last reported to its client."""
 
 
 @dataclass(slots=True)
@@ -71,11 +77,11 @@ class RoundLogEntry:
 
 
 class RoundLog:
-    """The elements of one task that not all consumers have taken.
+    """The elements of one task that not all consumers have consumed.
 
     Args:
-        consumers: How many there are.
-        read_ahead_bytes: Most bytes to produce beyond the furthest of them.
+        consumers: The number of consumers.
+        read_ahead_bytes: Most bytes to produce beyond the furthest consumer.
     """
 
     def __init__(self, *, consumers: int, read_ahead_bytes: int) -> None:
@@ -85,7 +91,7 @@ class RoundLog:
         self.nbytes = 0
         self.complete_rounds = 0
         self.base = 0
-        """The first turn that is kept."""
+        """The first round that is kept."""
         self.finished = False
         self.consumer_states = {consumer_name(index): ConsumerCursor(index) for index in range(consumers)}
         self.readers: dict[str, ConsumerCursor] = {}
@@ -94,12 +100,12 @@ class RoundLog:
 
     @property
     def produced_rounds(self) -> int:
-        """Turns of which all elements were produced."""
+        """How many rounds were produced in full."""
         return self.head // self.consumers
 
     @property
     def tail(self) -> int:
-        """The first element that is kept."""
+        """The index of the first element that is kept."""
         return self._entries[0].first if self._entries else self.head
 
     # ---- the producer's side
@@ -115,17 +121,17 @@ class RoundLog:
 
     def append(self, frame: Frame, count: int, nbytes: int, failed: bool = False) -> None:
         """Add a frame at the head."""
-        charge = max(nbytes, count)  # elements without bytes still take room
+        charge = max(nbytes, count)  # empty elements still use memory: at least one byte each
         self._entries.append(RoundLogEntry(self.head, count, charge, frame, failed))
         self.head += count
         self.nbytes += charge
 
     def finish(self) -> None:
-        """Learn that the sequence has come to an end, which it should not have."""
+        """Mark the sequence as ended, which is an error in a coordinated read."""
         self.finished = True
 
     def failure(self) -> Frame | None:
-        """The frame of an error in the turn that did not become whole, which may be why the sequence has ended."""
+        """The frame of an error in the incomplete last round, which may be why the sequence ended; None without one."""
         rest = (entry for entry in self._entries if entry.failed and entry.end > self.produced_rounds * self.consumers)
         return next((entry.frame for entry in rest), None)
 
@@ -133,7 +139,7 @@ class RoundLog:
         return max(consumer.sent for consumer in self.consumer_states.values())
 
     def _unsent_bytes(self) -> int:
-        """About how many bytes lie beyond the furthest consumer."""
+        """Estimated bytes produced beyond the furthest consumer."""
         kept, unsent = self.head - self.tail, self.head - self._furthest() * self.consumers
         return self.nbytes * max(0, unsent) // max(1, kept)
 
@@ -142,7 +148,15 @@ class RoundLog:
     def attach(
         self, client: str, consumer: str, received: int = 0, consumed: int = 0, cache_policy: CachePolicy | None = None
     ) -> None:
-        """Let a client read as a consumer, from the turn on that it has not received, or the first that is kept."""
+        """Let a client read for a consumer, instead of the client that did so before.
+
+        Args:
+            client: The client's id.
+            consumer: The consumer's name; see `consumer_name`.
+            received: Rounds that it received before. It continues there, or at `base` if that is later.
+            consumed: Rounds that it consumed before.
+            cache_policy: Ignored; for the same signature as `SharedLog.attach`.
+        """
         del cache_policy
         state = self.consumer_states[consumer]
         self.readers.pop(state.client, None)
@@ -155,14 +169,21 @@ class RoundLog:
         self._update_rounds()
 
     def update_received(self, client: str, received: int) -> None:
-        """Learn how many turns have arrived at a consumer."""
+        """Raise the number of rounds that arrived at a consumer, which may complete rounds."""
         consumer = self.readers[client]
         consumer.received = max(consumer.received, received)
         consumer.sent = max(consumer.sent, consumer.received)
         self._update_rounds()
 
     def credit(self, client: str, granted: int, consumed: int, max_bytes: int) -> None:
-        """Take a consumer's counters in; they only grow. What it has consumed it does not want again."""
+        """Update a consumer's credit and progress; a counter below the known one is ignored.
+
+        Args:
+            client: The client that reads for the consumer.
+            granted: Rounds that may be sent in all.
+            consumed: Rounds that were consumed; these count as received.
+            max_bytes: Most bytes that may be sent and not consumed; one element always may.
+        """
         consumer = self.readers[client]
         consumer.granted, consumer.max_bytes = max(consumer.granted, granted), max_bytes
         for _ in range(min(consumed - consumer.consumed, len(consumer.unconsumed_sizes))):
@@ -171,13 +192,18 @@ class RoundLog:
         self.update_received(client, consumer.consumed)
 
     def recall(self, client: str) -> int:
-        """Take back credit that is not used; what is left is what was sent."""
+        """Revoke a client's unused credit; returns how many rounds were sent, which is what remains granted."""
         consumer = self.readers[client]
         consumer.granted = consumer.sent
         return consumer.sent
 
     def leave(self, client: str, consumed: int | None = None) -> None:
-        """Let a client go; its place stays."""
+        """Remove a client; its consumer's cursor stays, for the next client with that index.
+
+        Args:
+            client: The client; an unknown one is ignored.
+            consumed: Its final counter, if it is known.
+        """
         consumer = self.readers.pop(client, None)
         if consumer is not None:
             consumer.client = ""
@@ -186,7 +212,7 @@ class RoundLog:
             self._update_rounds()
 
     def take(self, client: str) -> TakenSlice | None:
-        """The next element for a consumer; None where there is none, or no credit."""
+        """The next element to send to a client; None if there is none or its credit or byte limit is used up."""
         consumer = self.readers.get(client)
         if consumer is None or consumer.sent >= consumer.granted:
             return None
@@ -204,14 +230,14 @@ class RoundLog:
         return TakenSlice(entry.frame, at, at - entry.first, 1)
 
     def take_all(self, client: str) -> list[TakenSlice]:
-        """All that a consumer may have now, in order."""
+        """All elements that may be sent to a client now, in order."""
         found = []
         while (taken := self.take(client)) is not None:
             found.append(taken)
         return found
 
     def unreported_progress(self, client: str) -> tuple[int, int] | None:
-        """How many turns are whole and which is the first that is kept, if the client has not been told."""
+        """`complete_rounds` and `base` if `complete_rounds` grew since the last call for this client; else None."""
         consumer = self.readers.get(client)
         if consumer is None or consumer.last_progress[0] == self.complete_rounds:
             return None
@@ -219,16 +245,16 @@ class RoundLog:
         return consumer.last_progress
 
     def at_end(self, client: str) -> bool:
-        """Whether nothing more will come for this client, all whole turns being told."""
+        """Whether the sequence has ended and the client knows that all its rounds are complete."""
         consumer = self.readers.get(client)
         return self.finished and consumer is not None and consumer.last_progress[0] >= self.produced_rounds
 
     def offset(self, consumer: str) -> int:
-        """The first element that is not consumed, counting by this consumer's turns."""
+        """The index of the first element of the first round that this consumer has not consumed."""
         return self.consumer_states[consumer].consumed * self.consumers
 
     def _update_rounds(self) -> None:
-        """See which turns are whole now, and which nobody needs any more."""
+        """Advance `complete_rounds` and `base`, and drop frames below `base`."""
         consumers = self.consumer_states.values()
         self.complete_rounds = max(self.complete_rounds, min(consumer.received for consumer in consumers))
         self.base = max(self.base, min(place.consumed for place in consumers))
@@ -241,7 +267,7 @@ class RoundLog:
         consumer.unconsumed_bytes = 0
 
     def validate(self) -> None:
-        """Check what must hold between any two calls."""
+        """Assert the invariants that hold between any two calls."""
         at = self.tail
         for entry in self._entries:
             assert entry.first == at, "frames are not consecutive"
@@ -257,7 +283,12 @@ class RoundLog:
 
 
 def end_of_data_error(job: str, frame: Frame | None) -> Exception:
-    """What consumers are told of a pipeline that has come to an end: its own error, if it was that."""
+    """The error for consumers whose pipeline has ended.
+
+    Args:
+        job: The job's name.
+        frame: The frame of an error that may have caused the end; that error is returned instead.
+    """
     if frame is not None and frame.failure is not None:
         return frame.failure.to_exception()
     return FailedPreconditionError(

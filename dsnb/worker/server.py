@@ -38,7 +38,7 @@ from dsnb.worker.task import Task
 
 _JOIN_S = 2.0
 _REGISTER_S = 10.0
-"""How long a new worker looks for its dispatcher: a wrong address should not look like a slow start."""
+"""How long a new worker tries to reach its dispatcher. Short: a wrong address must not look like a slow start."""
 _DRAIN_S = 3.0
 _POLL_INTERVAL_S = 0.02
 
@@ -69,20 +69,20 @@ class WorkerServer:
         self.config = config
         self.uid = uuid.uuid4().hex[:12]
         self.name = self._instance = ""
-        # Readers know this worker by its uid, and the token is that of the service which it has joined.
+        # Readers identify this worker by its uid; the token is that of the service that the worker joined.
         self._guard = Guard(lambda: self._channel.token if self._channel is not None else "", self.uid)
         self._transfer_servers = TransferServers(self, config, self._guard)
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._spill_limit = SpillLimit(config.spill_size_bytes)
-        self._stopping_tasks: list[Task] = []  # dropped ones whose pipelines have not ended yet
+        self._stopping_tasks: list[Task] = []  # dropped tasks whose pipelines have not ended yet
         self._fetching: dict[str, int] = {}
-        """Tasks that readers asked for before their order came, with how many ask."""
+        """Tasks that readers opened before the order arrived, with the number of `_fetch` calls under way."""
         self._dropped_while_fetching: set[str] = set()
-        """Those of them that were dropped meanwhile."""
+        """Tasks in `_fetching` for which an order to drop them arrived meanwhile."""
         self._last_reports: list[TaskReport] = []
         self._released = 0
-        """The number of the last release of a client that was obeyed."""
+        """The number of the last `ClientRelease` order that was carried out."""
         self._latency_probe = LatencyProbe()
         self._definition_cache = DefinitionCache()
         self._server: GrpcServer | None = None
@@ -95,11 +95,11 @@ class WorkerServer:
         if start:
             self.start()
 
-    # ---- life
+    # ---- life cycle
 
     @property
     def address(self) -> str:
-        """What dispatcher and clients are told, as "host:port"."""
+        """The address that dispatcher and clients use, as "host:port"."""
         if self._server is None:
             raise FailedPreconditionError("the worker was not started", hint="call start() first")
         advertised = self.config.worker_address or addresses.format_address(self.config.host, "%port%")
@@ -110,7 +110,11 @@ class WorkerServer:
         """Listen and register; the second call does nothing.
 
         Raises:
-            FailedPreconditionError: it was stopped before.
+            FailedPreconditionError: the worker was stopped before.
+            UnavailableError: the dispatcher does not answer within 10 seconds, or `dispatcher_timeout_ms` if that is
+                less.
+            PermissionDeniedError: the token is missing or wrong.
+            AlreadyExistsError: the port is taken.
         """
         if self.stopped:
             raise FailedPreconditionError(
@@ -138,11 +142,11 @@ class WorkerServer:
             self._control_stream.start()
             local.offer(self.uid, self)
             self._wait_registered(self._control_stream)
-        except BaseException:  # Ctrl-C among them
+        except BaseException:  # also KeyboardInterrupt
             self.stop()
             raise
         if self.config.token is not None:
-            # A pipeline may itself read from the service; its pickle has the address and not the token.
+            # A pipeline may itself read from the service; its pickle holds the address but not the token.
             discovery.remember_token(self.config.dispatcher_address, self.config.token)
             self._remembered = True
 
@@ -162,23 +166,26 @@ class WorkerServer:
 
     @checked()
     def drain(self) -> None:
-        """Take nothing new: DYNAMIC tasks end with the splits that they have, other passes end early in a while."""
+        """Accept no new work: DYNAMIC tasks end after the splits that they hold.
+
+        The worker runs until it is stopped. From 3 s after this call on, `idle` ignores tasks of the other modes.
+        """
         self._drain_deadline = self._drain_deadline or time.monotonic() + _DRAIN_S
         if self._control_stream is not None:
             self._control_stream.report_now()
 
     @checked(timeout=number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9))
     def leave(self, timeout: float = 30.0) -> bool:
-        """Finish politely, then stop: take nothing new, deliver what there is, and hand back what is not done by then.
+        """Drain the worker, wait until its readers have consumed what it produced, then stop it.
 
-        Tasks of DYNAMIC jobs end with the splits that they have. What their readers do not consume in time goes to
-        other workers, as by `stop`.
+        Tasks of DYNAMIC jobs end after the splits that they hold. Elements that readers do not consume in time go to
+        other workers, as with `stop`.
 
         Args:
             timeout: Seconds to wait for readers.
 
         Returns:
-            Whether everything was consumed in time.
+            Whether the worker became idle in time.
 
         Example:
             >>> worker.leave(timeout=60.0)
@@ -194,16 +201,15 @@ class WorkerServer:
 
     @checked(timeout=number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9))
     def stop(self, timeout: float = _JOIN_S) -> None:
-        """Hand all tasks back and end; a second call only waits for the first, as the process may end next.
+        """Return all tasks to the dispatcher and stop; a second call waits for the first, as the process may exit next.
 
-        Nothing more is delivered. Other workers take the tasks over behind what their readers consumed; see `leave`
-        for a way that also suits pipelines that cannot be taken over.
+        Nothing more is delivered. Other workers continue the tasks after the last consumed elements; use `leave` for
+        pipelines that cannot be continued elsewhere.
 
-        User code that runs at this moment is not interrupted: its thread is left behind as a daemon and its result
-        dropped.
+        User code that is running is not interrupted: its thread continues as a daemon, and its result is dropped.
 
         Args:
-            timeout: Seconds to wait for user code that runs.
+            timeout: Seconds to wait for user code that is running.
         """
         self._stop_once.run(lambda: self._stop(timeout))
 
@@ -218,7 +224,7 @@ class WorkerServer:
         for task in tasks:
             task.stop(gone)
         if self._control_stream is not None:
-            self._control_stream.close()  # its last report tells how far the tasks came, so that others take them over
+            self._control_stream.close()  # sends a last report with the tasks' positions, so that others continue them
         with self._lock:
             self._tasks.clear()
         for task in tasks:
@@ -234,10 +240,11 @@ class WorkerServer:
 
     @checked()
     def join(self) -> None:
-        """Wait until it is stopped.
+        """Wait until the worker is stopped.
 
         Raises:
-            FailedPreconditionError: it was never started.
+            FailedPreconditionError: the worker was never started.
+            DsnbError: the dispatcher's reason, if it refused the worker.
         """
         if self._server is None and not self.stopped:
             raise FailedPreconditionError("the worker was not started", hint="call start() first")
@@ -247,12 +254,12 @@ class WorkerServer:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped, or ended because its dispatcher does not want it."""
+        """Whether the worker was stopped, by a call or because its dispatcher refused it or is gone."""
         return self._stop_once.requested.is_set()
 
     @property
     def idle(self) -> bool:
-        """Whether it has no task that somebody may still read; in the end of draining only DYNAMIC ones count."""
+        """Whether the worker has no task. From 3 s after `drain` on, only DYNAMIC tasks count."""
         over = self._drain_deadline is not None and time.monotonic() > self._drain_deadline
         with self._lock:
             return not any(task.order.mode == "DYNAMIC" or not over for task in self._tasks.values())
@@ -273,12 +280,21 @@ class WorkerServer:
     # ---- readers
 
     def open(self, opening: OpenRequest, sink: Sink) -> ReadHandle:
-        """Let a client read a task; see `wire.transfer.handover.Endpoint`."""
+        """Begin to serve a task to a client; see `wire.transfer.protocol.Endpoint`.
+
+        Args:
+            opening: The client's request.
+            sink: Receives the frame slices, the end and errors.
+
+        Raises:
+            UnavailableError: the worker is stopping, or its service or the task's incarnation is not the one requested.
+            NotFoundError: the dispatcher has no such task on this worker.
+        """
         if opening.instance not in ("", self._instance):
             raise UnavailableError(f"the worker {self.name} has not heard yet that the service began anew")
         with self._lock:
             task = self._tasks.get(opening.task_id)
-        if task is None or task.order.incarnation < opening.incarnation:  # the client was faster than the order
+        if task is None or task.order.incarnation < opening.incarnation:  # the client came before the order
             task = self._fetch(opening.task_id)
         if opening.incarnation not in (0, task.order.incarnation):
             raise UnavailableError(
@@ -287,13 +303,15 @@ class WorkerServer:
             )
         reading = task.open(opening, sink)
         with self._lock:
-            self._share_budget()  # a task that nobody read had only what it held
+            self._share_budget()  # a task without readers is not allowed to grow
         return reading
 
     def _fetch(self, task_id: str) -> Task:
-        """Ask for a task's order. The word to drop it may overtake the answer: a task that began then would stay."""
+        """Ask the dispatcher for a task's order, and start the task."""
         if self.stopped or self._channel is None:
             raise UnavailableError(f"the worker {self.name} is stopping")
+        # An order to drop the task may arrive before the answer of this call. `_drop` finds no task then, so it leaves
+        # a note in `_dropped_while_fetching`; otherwise the task would start after its drop and never end.
         with self._lock:
             self._fetching[task_id] = self._fetching.get(task_id, 0) + 1
         try:
@@ -325,7 +343,7 @@ class WorkerServer:
                 task.leave(release.client_id, died=release.died)
             self._released = max(self._released, release.number)
         if order.releases and self._control_stream is not None:
-            self._control_stream.report_now()  # a pass may wait to be over for this
+            self._control_stream.report_now()  # an iteration may be complete once the dispatcher knows of the release
         for dismissal in order.evict_trainers:
             for task in tasks:
                 if task.order.task_id == dismissal.task_id:
@@ -336,7 +354,8 @@ class WorkerServer:
             self._control_stream.report_now(order.report_seq)
 
     def _on_welcome(self, order: WorkerOrder) -> None:
-        """Be let in. A service that began anew gives numbers again that tasks of the last one have: these go."""
+        """Adopt the name and service instance that the dispatcher assigned."""
+        # A new service instance reuses task ids, so the tasks of the old instance must go.
         if self._instance not in ("", order.instance):
             for task_id in list(self._tasks):
                 self._drop(task_id)
@@ -401,7 +420,7 @@ class WorkerServer:
             self._share_budget()
         task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))
         with self._lock:
-            self._last_reports.append(task.drop())  # told with the next report: nobody waits for it
+            self._last_reports.append(task.drop())  # sent with the next periodic report; it is not urgent
 
     def _share_budget(self) -> None:
         """Divide the cache's bytes among the tasks that keep elements for other trainers."""
@@ -415,7 +434,11 @@ class WorkerServer:
             self._control_stream.report_now()
 
     def _give_up_after(self, gone_s: float) -> bool:
-        """Whether the dispatcher is gone for so long that it will not come back, and nobody reads what is there."""
+        """Whether to stop: the dispatcher has been gone for `dispatcher_gone_ms`, and no client reads.
+
+        Args:
+            gone_s: Seconds since the connection broke.
+        """
         with self._lock:
             read = any(task.has_readers for task in self._tasks.values())
         return gone_s * 1000 >= self.config.dispatcher_gone_ms and not read
@@ -423,8 +446,8 @@ class WorkerServer:
     def _on_refused(self, error: DsnbError) -> None:
         self._refusal = error
         if self._control_stream is not None:
-            self._control_stream.connected.set()  # whoever waits for the registration learns of the refusal
-        if self.name:  # it had been let in: without a dispatcher there is nothing left to do
+            self._control_stream.connected.set()  # wakes `_wait_registered`, which raises the refusal
+        if self.name:  # it was registered before: without a dispatcher it has nothing left to do
             threading.Thread(target=self.stop, name="dsnb-worker-stop", daemon=True).start()
 
     def _report(self, number: int, leaving: bool) -> WorkerReport:

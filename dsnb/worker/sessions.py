@@ -1,4 +1,4 @@
-"""One client's hold on a task, as the task keeps it."""
+"""One client's reading of a task, on the worker's side."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dsnb.wire.transfer.protocol import OpenRequest, ReadHandle, Sink
 
 
 class SessionOwner(Protocol):
-    """The task, as far as its readings speak to it."""
+    """The part of a task that its sessions call."""
 
     def credit(
         self, session: ReaderSession, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0
     ) -> None:
-        """Take in what a client allows, and what it has had."""
+        """Update a client's credit and progress; see `wire.transfer.protocol.ReadHandle.credit`."""
 
     def recall(self, session: ReaderSession) -> None:
-        """Take credit back that is not used."""
+        """Revoke a client's unused credit."""
 
     def leave(self, client: str, consumed: int | None = None, session: ReaderSession | None = None) -> None:
-        """Let a client go."""
+        """End a client's reading of the task."""
 
 
 class ReaderSession(ReadHandle):
-    """One client's hold on a task; see `wire.transfer.handover.Reading`."""
+    """One client's reading of a task; see `wire.transfer.protocol.ReadHandle`."""
 
     def __init__(self, task: SessionOwner, opening: OpenRequest, sink: Sink, trainer: str) -> None:
         self.client = opening.client_id
@@ -40,24 +40,24 @@ class ReaderSession(ReadHandle):
 
     @property
     def flight_ns(self) -> int:
-        """Time that something was sent and not consumed."""
+        """Nanoseconds during which sent elements were not consumed yet."""
         return self._flight_ns + (time.perf_counter_ns() - self._in_flight_since if self._in_flight_since else 0)
 
     def count_sent(self, count: int) -> None:
-        """Count a piece that is under way from now on; under the task's lock, as the next."""
+        """Count a frame slice of `count` elements as sent. Runs under the task's lock."""
         self._sent += count
         self.link.frame_slices += 1
         self._in_flight_since = self._in_flight_since or time.perf_counter_ns()
 
     def update_consumed(self, count: int) -> None:
-        """Learn how much its user has had of all that was sent."""
+        """Note how many of the sent elements were consumed in all. Runs under the task's lock."""
         if self._in_flight_since and count >= self._sent:
             self._flight_ns, self._in_flight_since = self.flight_ns, 0
 
     def link_report(self) -> LinkReport:
-        """How the elements come to the client."""
+        """The transfer's statistics for this client."""
         link = asdict(self.link)
-        del link["compression"]  # its task tells it
+        del link["compression"]  # part of the task's report
         return LinkReport(client_id=self.client, trainer_id=self.trainer_id, sent=self._sent, **link)
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:

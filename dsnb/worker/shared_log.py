@@ -1,42 +1,45 @@
-"""What of a task's elements is in memory, who has had what, and what may be produced next. A pure core.
+"""Element log of a task that several clients read: which elements are kept, sent and consumed, and how far to produce.
 
-Theory of operation. A task produces one sequence of elements, numbered from 0. The window holds a contiguous piece of
-it as frames: `base` up to `tail` on disk, if anybody asked for that, and `tail` up to `head` in memory. *Trainers* walk
-along the sequence, each with its own place (`next`: the first element not sent to it). A trainer has any number of
-*readers* (clients); they share the trainer's place, so among them each element goes out once. A reader gets what its
-credit allows, and tells how much of it was consumed; what was sent and not consumed goes back to its trainer when the
-reader leaves, and is sent to the next one first.
+A pure core: no threads, I/O or clock.
 
-A job without the cross-trainer cache is the same thing with one trainer for all, and one difference, `keep`:
+Theory of operation. A task produces one sequence of elements, numbered from 0. The log keeps a contiguous part of it
+as frames: indices `[base, tail)` on disk, `[tail, head)` in memory. Each *trainer* has a cursor; `next` is the index
+of the first element not yet sent to it. A trainer may have several *readers* (clients). They share the cursor, so each
+element is sent to one of them. A reader is sent as many elements as its credit allows, and acknowledges those that it
+consumed. When a reader leaves, its unconsumed elements return to its trainer and are sent before any others.
 
-    keep = False   an element is let go when it has been consumed (first come, first served: all readers of a job share
-                   one pass). Nothing is ever evicted, so the producer waits.
-    keep = True    an element stays until its bytes are needed for a new one (the cross-trainer cache). What happens to
-                   a trainer that would then miss it is the trainer's own choice, `on_lag`:
+A job without the cross-trainer cache uses the same log with a single trainer for all readers. `keep` is the difference:
 
-                   skip     it is moved on, and what it missed is counted as skipped
+    keep = False   an element is released when it is consumed; all readers of the job share one pass. Nothing is ever
+                   evicted: the producer waits.
+    keep = True    the cross-trainer cache: an element stays until its bytes are needed for a new one. `on_lag` is each
+                   trainer's choice of what happens when it has not consumed that element yet:
+
+                   skip     the trainer skips the element, which is counted as skipped
                    wait     the element stays, and the producer waits for the trainer
-                   spill    the element is put on disk, and the trainer is served from there
+                   spill    the element moves to disk, and the trainer reads it from there
 
-A trainer that holds others up has to show life: when it has consumed nothing for `timeout_s` seconds, `tidy` lets it
-go (if it has no reader) or moves it on like one that skips (until it reads again).
+A trainer that blocks others must make progress: when it has consumed nothing for `timeout_s` seconds, `expire` removes
+it (if it has no reader) or treats it like a trainer that skips (until it consumes again).
 
-`frontier` is the furthest `next` of all trainers. Elements behind it are hits for whoever comes later; those beyond it
-are misses for the trainer that goes there first. What lies beyond the frontier is never evicted.
+`frontier` is the largest `next` of all trainers. An element below the frontier is a hit for each trainer that reads it
+later; an element at or beyond the frontier is a miss for the first trainer that reads it. Elements beyond the frontier
+are never evicted.
 
-The producer keeps a bounded number of bytes beyond the frontier and stops: nobody asked for more. The bound begins low
-and is doubled, up to `ahead`, when a reader finds nothing although the producer had stopped at the bound. So neither
-a reader that is slower than the pipeline nor one that is faster costs work and memory that do not help it.
+The producer keeps a bounded number of bytes ready beyond the frontier, then stops. The bound starts low and doubles,
+up to `read_ahead_bytes`, each time a reader finds no element although the producer had stopped at the bound. If reader
+and pipeline differ in speed, in either direction, a higher bound would cost work and memory without benefit.
 
-An error in an element's place goes to the trainers that were there when it happened; later ones pass over it.
+An error that takes an element's place is sent to the trainers that were attached when it happened; trainers that
+attach later skip it.
 
-A window may take over from another one, whose worker died (`take_over`). It then begins at the first element that
-somebody still needs. Its producer makes the same elements again: those that were consumed are released at once, those
-that a reader holds count as sent to it, and the rest goes out as usual.
+A log may continue the log of an earlier incarnation whose worker died (`take_over`). It begins at the first element
+that a trainer still needs, and its producer makes the same elements again: consumed ones are released at once,
+those that a reader holds count as sent to it, and the others are sent as usual.
 
-Readers that share a trainer's place share fairly (`_fair_share`): at first a reader holds at most `FIRST_GRANT`
-elements, later that and as many as it has consumed. When all is produced, and others read as well, it holds no more
-than half of what is left, so that the last elements do not all wait for one slow reader.
+Readers of one trainer share fairly (`_fair_share`): a reader may hold `FIRST_GRANT` elements at first, and as many more
+as it has already taken later on. Once everything is produced, and if the trainer has several readers, none may
+hold more than half of what is left, so that the last elements do not all wait in one slow reader.
 """
 
 from __future__ import annotations
@@ -58,20 +61,20 @@ from dsnb.worker.places import ReaderState, Span, TakenSlice, TrainerCursor
 
 _DEFAULT_POLICY = CachePolicy()
 _POLICY_UNTIL_ATTACHED = CachePolicy(on_lag="wait")
-"""How a trainer is treated that read an earlier incarnation, until it opens this one and says what it wants."""
+"""Policy of a trainer of an earlier incarnation until it opens this one and sends its own policy."""
 
 
 class SharedLog:
-    """The elements of one task that are in memory, and the places of its readers.
+    """The kept elements of one task, and the cursors of its trainers and readers.
 
     Args:
-        capacity: Most bytes in memory; with `keep` only, where room is made by evicting.
-        read_ahead_bytes: Most bytes to produce beyond the furthest trainer.
+        capacity: Most bytes in memory. Enforced only with `keep`, by eviction.
+        read_ahead_bytes: Most bytes to produce beyond the frontier.
         keep: Whether elements stay for other trainers after they were consumed.
-        keep_all: Whether all elements stay, on disk, while a trainer is there that spills: the data have an end, and
-            newcomers may want them from the beginning. Where the disk is full, the beginning is given up.
-        store: Takes what trainers asked to be spilled; None where there is no place for it.
-        first: The number of the first element that will be produced.
+        keep_all: Whether all elements stay, on disk, while any trainer spills. For finite data, which a new trainer may
+            want to read from the beginning. When the disk is full, the oldest elements are dropped.
+        store: Where frames are spilled; None to disable spilling.
+        first: The index of the first element that will be produced.
     """
 
     def __init__(
@@ -89,12 +92,12 @@ class SharedLog:
         self.finished = False
         self.first = self.frontier = first
         self.short_by = 0
-        """Elements that an earlier incarnation had, and the pipeline did not make again."""
+        """Elements that an earlier incarnation delivered and this one's pipeline did not reproduce."""
         self.trainers: dict[str, TrainerCursor] = {}
         self.readers: dict[str, ReaderState] = {}
         self._keep_all = keep_all
         self._replay_end = first
-        """Up to where elements were there in an earlier incarnation."""
+        """Index after the last element that an earlier incarnation delivered; production below it is a replay."""
         self.frames = FrameLog(store, first)
         self.start_barrier = StartBarrier()
         self._unsent_bytes = 0
@@ -102,37 +105,40 @@ class SharedLog:
 
     @property
     def head(self) -> int:
-        """The number of elements produced so far; the index of the next."""
+        """The index of the next element to be produced."""
         return self.frames.head
 
     @property
     def tail(self) -> int:
-        """The first element in memory; `head` where there is none."""
+        """The index of the first element in memory; `head` if there is none."""
         return self.frames.tail
 
     @property
     def base(self) -> int:
-        """The first element that is kept, in memory or on disk; `head` where there is none."""
+        """The index of the first element that is kept, in memory or on disk; `head` if there is none."""
         return self.frames.base
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, encoded forms counted."""
+        """Bytes in memory, including cached encodings."""
         return self.frames.nbytes + self.frames.encoded_bytes
 
     def reserve_encoded_bytes(self, index: int, nbytes: int) -> bool:
-        """Whether an encoded form of the frame that begins there may be kept; the next frame makes room for it."""
+        """Charge the cached encoding of the frame that begins at `index`; False if there is no room for it.
+
+        The log may exceed its capacity until the next frame is appended, which evicts enough.
+        """
         has_room = self.nbytes + nbytes <= self.capacity or (not self.finished and self._can_evict_or_spill_first())
         return has_room and self.frames.add_encoded_bytes(index, nbytes)
 
     @property
     def evicted(self) -> int:
-        """Elements that were let go to make room."""
+        """How many elements were dropped without having been released."""
         return self.frames.evicted
 
     @property
     def done(self) -> bool:
-        """Whether everything was produced and, by all that are there, consumed."""
+        """Whether everything is produced, and every trainer that was not removed has consumed all of it."""
         if not self.keep:
             return self.finished and not self.frames.entries
         return self.finished and all(t.removed or self.offset(name) >= self.head for name, t in self.trainers.items())
@@ -151,6 +157,7 @@ class SharedLog:
             return True
         self.make_room(self._next_frame_bytes)
         if self._blocked() and not self.frames.can_spill():
+            # The disk is full: give up the beginning of finite data rather than stop production.
             self._keep_all = False
             self._drop_unneeded_from_disk()
             self.make_room(self._next_frame_bytes)
@@ -158,12 +165,12 @@ class SharedLog:
 
     @property
     def _all_trainers_removed(self) -> bool:
-        """Whether all trainers have gone: more elements would push out those that one of them may come back for."""
+        """Whether every trainer was removed: new elements would evict those that a returning trainer still wants."""
         return self.keep and bool(self.trainers) and all(trainer.removed for trainer in self.trainers.values())
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
-        """Add a frame at the head; evicts from the tail what is over the capacity and not beyond the frontier."""
-        charge = max(nbytes, count)  # elements without bytes still take room
+        """Add a frame at the head. Evicts frames from the tail to stay within the capacity, up to the frontier."""
+        charge = max(nbytes, count)  # empty elements still use memory: at least one byte each
         self.make_room(charge)
         self.frames.add(frame, count, charge, failed)
         self._unsent_bytes += charge
@@ -173,21 +180,22 @@ class SharedLog:
             self._read_ahead.producer_stopped()
 
     def make_room(self, nbytes: int = 0) -> None:
-        """Let go of what is over the capacity with so many bytes more, and not held."""
+        """Evict or spill frames until `nbytes` more fit within the capacity, or no other frame may leave memory."""
         while self.keep and self.nbytes + nbytes > self.capacity and self._evict_or_spill_first():
             pass
 
     def finish(self) -> None:
-        """Learn that the sequence has come to its end."""
+        """End the sequence at `head`: nothing more will be appended."""
         self.finished = True
         self.short_by = max(0, self._replay_end - self.head)
+        # After a short replay, requeued spans may reach beyond the head: cut them, or they would never be served.
         for trainer in self.trainers.values() if self.short_by else ():
             returned, trainer.requeued = trainer.requeued, []
             for span in returned:
                 self._requeue(trainer, span)
 
     def _can_evict_or_spill_first(self) -> bool:
-        """Whether the first frame in memory may leave it."""
+        """Whether the first frame in memory may be evicted or spilled."""
         entry = self.frames.first_in_memory
         if not self.keep or entry is None or entry.end > self.frontier or self._is_needed_by(entry, "wait"):
             return False
@@ -195,21 +203,24 @@ class SharedLog:
 
     @property
     def _next_frame_bytes(self) -> int:
-        """Bytes that the next frame takes, by those before it; one that takes more comes on top, once."""
+        """Estimated bytes of the next frame: the largest so far, at most an eighth of the capacity.
+
+        A frame that turns out larger exceeds the capacity by the difference, once.
+        """
         return min(self.frames.largest, self.capacity // 8)
 
     def _evict_or_spill_first(self) -> bool:
-        """Have the first frame in memory leave it, for the disk or for ever; False where it has to stay."""
+        """Evict or spill the first frame in memory; False if it must stay."""
         entry = self.frames.first_in_memory
         if entry is None or not self._can_evict_or_spill_first():
             return False
         if self._is_needed_by(entry, "spill"):
             return self.frames.spill_first()
-        self.frames.drop_to_first_in_memory()  # nobody needs this one, so nobody needs those before it
+        self.frames.drop_to_first_in_memory()  # no trainer needs this frame, so none needs the older ones on disk
         return True
 
     def _is_needed_by(self, entry: LogEntry, *on_lag: str) -> bool:
-        """Whether a trainer that asked to be treated so needs an element of a frame."""
+        """Whether a trainer with one of these `on_lag` policies needs an element of a frame."""
         return any(
             trainer.needs_retention
             and trainer.cache_policy.on_lag in on_lag
@@ -218,14 +229,18 @@ class SharedLog:
         )
 
     def _drop_unneeded_from_disk(self) -> None:
-        """Let go of the frames on disk that nobody needs any more."""
+        """Drop the first frames on disk, up to one that a trainer still needs."""
         while self.frames.on_disk and not self._is_needed_by(self.frames.entries[0], "spill", "wait"):
             self.frames.drop_first()
 
     # ---- taking over from an earlier incarnation
 
     def take_over(self, positions: Iterable[TrainerPosition]) -> None:
-        """Learn what the readers of an earlier incarnation had; only before the first frame."""
+        """Restore the trainers and readers of an earlier incarnation. Call it before the first frame is appended.
+
+        Args:
+            positions: What each trainer consumed, and what each of its readers had received and not consumed.
+        """
         for position in positions:
             trainer = TrainerCursor(next=self.first, joined_at_index=self.first, cache_policy=_POLICY_UNTIL_ATTACHED)
             trainer.consumed_ranges = Ranges((part.first, part.end) for part in position.consumed)
@@ -246,10 +261,14 @@ class SharedLog:
                     unconsumed=spans,
                 )
             self._replay_end = max(self._replay_end, trainer.delivered_earlier.end)
-        self.start_barrier.complete = self._replay_end > self.first  # those who start together have started
+        self.start_barrier.complete = self._replay_end > self.first  # delivered elements: the barrier was passed before
 
     def _skip_delivered_earlier(self, first: int) -> None:
-        """See to elements that were just produced again: nobody asks for those that readers have had."""
+        """Move cursors past reproduced elements that were delivered before, and release those that were consumed.
+
+        Args:
+            first: The index of the first element of the frame that was just appended.
+        """
         for trainer in self.trainers.values():
             trainer.next = self._next(trainer)
             self._advance(trainer.next)
@@ -267,7 +286,15 @@ class SharedLog:
         consumed: int = 0,
         cache_policy: CachePolicy = _DEFAULT_POLICY,
     ) -> None:
-        """Let a client read; one that comes back after its connection broke goes on behind what it received."""
+        """Add a reader. A client that reconnects continues after what it received.
+
+        Args:
+            client: The client's id.
+            trainer: The id of its trainer; a new trainer starts where its policy says.
+            received: How many elements the client received before; 0 for a new one.
+            consumed: How many of these it consumed.
+            cache_policy: The policy of the trainer, from now on.
+        """
         if client in self.readers:
             self._reattach(self.readers[client], received, consumed)
             self.trainers[trainer].cache_policy = cache_policy
@@ -282,7 +309,8 @@ class SharedLog:
         cursor.cache_policy, cursor.removed = cache_policy, False
         cursor.readers.add(client)
         self.start_barrier.update(self.trainers.values(), cache_policy.start_together)
-        # A reader that comes with counters of its own was known to an earlier incarnation: it starts at nought here.
+        # Counters above 0 come from an earlier incarnation that this log knows nothing of. Everything received counts
+        # as consumed here, so the reader starts with nothing outstanding and no unused credit.
         self.readers[client] = ReaderState(trainer, sent=received, taken=received, consumed=received, granted=received)
 
     def _reattach(self, reader: ReaderState, received: int, consumed: int) -> None:
@@ -293,25 +321,25 @@ class SharedLog:
             self._requeue(trainer, span)
 
     def _requeue(self, trainer: TrainerCursor, span: Span) -> None:
-        """Have a trainer's next reader get what this one did not consume; what was not made again is nobody's."""
+        """Return unconsumed elements to their trainer, to be sent first, except those that were never reproduced."""
         if self.finished and span.end > self.head:
             span = span.cut(max(0, self.head - span.first))
         if span.count:
             insort(trainer.requeued, span)
 
     def reconcile(self, trainer_id: str, consumed: Sequence[tuple[int, int]], unacked: int | None = None) -> int:
-        """Learn what a client consumed that was given up and has come back.
+        """Account for what a client consumed before it was declared dead, now that it has returned.
 
-        What was to be sent again is not, as far as it was not.
+        Those of its elements that still wait to be sent again are counted as consumed instead.
 
         Args:
-            trainer_id: Its trainer.
-            consumed: What it consumed, as ranges in the order of arrival.
-            unacked: How many of these it had not told of when it was given up; None where that is not known here, and
-                those are taken that nobody has told of yet.
+            trainer_id: The client's trainer.
+            consumed: What the client consumed, as (first, end) ranges in the order of arrival.
+            unacked: How many of these, at the end, were not acknowledged when the client was declared dead. None if
+                that is unknown here: then every element that no reader has acknowledged counts as unacknowledged.
 
         Returns:
-            How many elements were sent again already, and so reached two clients.
+            How many elements had already been sent again, so that two clients got them.
         """
         trainer = self.trainers[trainer_id]
         waiting = Ranges((span.first, span.end) for span in trainer.requeued)
@@ -329,7 +357,7 @@ class SharedLog:
         return repeated
 
     def _consume_requeued(self, trainer: TrainerCursor, first: int, end: int) -> None:
-        """Take elements out of those that wait for a trainer's next reader: they were consumed."""
+        """Count requeued elements in `[first, end)` as consumed instead of sending them again."""
         kept: list[Span] = []
         for span in trainer.requeued:
             before = span.cut(max(0, min(first, span.end) - span.first))
@@ -342,7 +370,16 @@ class SharedLog:
         trainer.requeued = kept
 
     def credit(self, client: str, granted: int, consumed: int, max_bytes: int, taken: int = 0) -> None:
-        """Take a reader's counters in; they only grow. With `keep`, a reader holds at most a quarter of the window."""
+        """Update a reader's cumulative counters; a value below the known one is ignored.
+
+        Args:
+            client: The reader.
+            granted: Elements that may be sent in all.
+            consumed: Elements that were consumed.
+            max_bytes: Most bytes that the reader may buffer; 0 for no change. With `keep`, at most a quarter of the
+                capacity applies, so that one reader cannot hold the whole window.
+            taken: Elements that left the client's buffer, consumed or not.
+        """
         reader = self.readers[client]
         reader.granted = max(reader.granted, granted)
         if max_bytes:
@@ -351,10 +388,13 @@ class SharedLog:
         reader.update_taken(max(taken, reader.consumed))
 
     def expire(self, now: float) -> None:
-        """Let go of trainers that left, and move on those that hold others up and give no sign of life.
+        """Time out trainers that retain elements and have consumed nothing for their `timeout_s`.
+
+        A trainer without readers is removed. One with readers is treated like a trainer that skips, if it blocks the
+        producer, until it consumes again.
 
         Args:
-            now: Seconds, by any clock that goes forward.
+            now: Seconds of a monotonic clock.
         """
         for trainer in self.trainers.values():
             if trainer.consumed != trainer.seen_consumed:
@@ -365,25 +405,25 @@ class SharedLog:
         self._drop_unneeded_from_disk()
 
     def touch_all(self, now: float) -> None:
-        """Take all trainers as having just shown life: they cannot, for nothing is handed out."""
+        """Restart every trainer's timeout. For a paused task, in which no trainer can make progress."""
         for trainer in self.trainers.values():
             trainer.seen = now
 
     def remove_trainer(self, trainer_id: str) -> None:
-        """Have a trainer no longer count, until it comes again: what it has not consumed is not kept for it."""
+        """Stop keeping elements for a trainer, until a reader attaches to it again."""
         trainer = self.trainers.get(trainer_id)
         if trainer is not None:
             trainer.removed = True
             self._drop_unneeded_from_disk()
 
     def remove_unread_trainers(self) -> None:
-        """Have trainers that nobody reads for no longer count, until they come again."""
+        """Stop keeping elements for trainers without readers. Has no effect without `keep`."""
         for trainer_id, trainer in self.trainers.items():
             if self.keep and not trainer.readers:
                 self.remove_trainer(trainer_id)
 
     def _blocked(self) -> bool:
-        """Whether a trainer keeps room from the next frame, and to let go of the first one would not do."""
+        """Whether a trainer leaves no room for the next frame: the first must stay, or its bytes do not suffice."""
         over = self.nbytes + self._next_frame_bytes - self.capacity if self.keep else 0
         if over <= 0 or not any(trainer.needs_retention for trainer in self.trainers.values()):
             return False
@@ -391,24 +431,29 @@ class SharedLog:
         return first is not None and (first.nbytes + first.encoded_bytes < over or not self._can_evict_or_spill_first())
 
     def _start_index(self, cache_policy: CachePolicy) -> int:
-        """Where a new trainer begins."""
+        """The index at which a new trainer starts."""
         if cache_policy.start == "newest":
             return self.head
         return self.base if cache_policy.on_lag in {"wait", "spill"} else self.tail
 
     def recall(self, client: str) -> int:
-        """Take back credit that is not used; what is left is what was sent."""
+        """Revoke a reader's unused credit; returns how many elements were sent, which is what remains granted."""
         reader = self.readers[client]
         reader.granted = reader.sent
         return reader.sent
 
     def consumed_by(self, client: str) -> int:
-        """How many elements a reader consumed, as far as it told."""
+        """How many elements a reader has acknowledged; 0 for an unknown one."""
         reader = self.readers.get(client)
         return reader.consumed if reader is not None else 0
 
     def leave(self, client: str, consumed: int | None = None) -> None:
-        """Let a reader go; what it had and did not consume is for its trainer's next reader."""
+        """Remove a reader and return its unconsumed elements to its trainer.
+
+        Args:
+            client: The reader; an unknown one is ignored.
+            consumed: Its final counter, if it is known.
+        """
         reader = self.readers.get(client)
         if reader is None:
             return
@@ -421,7 +466,7 @@ class SharedLog:
         del self.readers[client]
 
     def take(self, client: str) -> TakenSlice | None:
-        """The next elements for a reader, as far as its credit goes; None where there are none or no credit."""
+        """The next elements to send to a reader; None if there are none or its credit or byte limit is used up."""
         reader = self.readers[client]
         room = min(reader.granted - reader.sent, self._fair_share(reader))
         if (
@@ -443,7 +488,7 @@ class SharedLog:
         return TakenSlice(self.frames.frame_of(entry), span.first, span.first - entry.first, span.count)
 
     def _fair_share(self, reader: ReaderState) -> int:
-        """How many more elements a reader may hold beside others that share its trainer's place."""
+        """How many more elements may be sent to a reader now, so that readers of one trainer share fairly."""
         if self.keep:
             return reader.granted
         share = FIRST_GRANT + reader.taken - reader.outstanding
@@ -455,32 +500,32 @@ class SharedLog:
 
     @property
     def exhausted(self) -> bool:
-        """Whether everything was produced and sent to somebody."""
+        """Whether everything is produced and sent to every trainer."""
         there = self.trainers.values()
         return self.finished and all(not t.requeued and self._next(t) >= self.head for t in there)
 
     def take_all(self, client: str) -> list[TakenSlice]:
-        """All that a reader may have now, in order."""
+        """All elements that may be sent to a reader now, in order."""
         trainer = self.trainers[self.readers[client].trainer_id]
         found = []
         while (taken := self.take(client)) is not None:
             found.append(taken)
             if trainer.next >= self.frames.head and not trainer.requeued:
-                break  # most often: what is there is one frame, and the look for more would take as long
+                break  # saves a second `take`, as long as the first, in the usual case of a single frame
         return found
 
     def at_end(self, client: str) -> bool:
-        """Whether nothing more will come for this reader."""
+        """Whether there is nothing left to send to this reader, and nothing more will be produced."""
         if not self.finished:
             return False
         trainer = self.trainers[self.readers[client].trainer_id]
         return not trainer.requeued and self._next(trainer) >= self.head
 
     def offset(self, trainer_id: str) -> int:
-        """The first element that a trainer has not consumed."""
+        """The index of the first element that a trainer has not consumed."""
         trainer = self.trainers[trainer_id]
         firsts = [span.first for span in trainer.requeued[:1]]
-        # Not only the oldest run of each: what came back from another reader lies behind it, and was sent later.
+        # All spans, not only the first of each reader: a requeued span has lower indices and was sent later.
         firsts += [run.first for client in trainer.readers for run in self.readers[client].unconsumed]
         return min([self._next(trainer), *firsts])
 
@@ -488,17 +533,17 @@ class SharedLog:
 
     @property
     def _bound(self) -> int:
-        """Bytes to keep ready beyond the frontier."""
+        """How many bytes the producer may keep ready beyond the frontier."""
         return min(self._read_ahead.limit, self.capacity // 2) if self.keep else self._read_ahead.limit
 
     def _note_starving(self, reader: ReaderState) -> None:
-        """A reader has nothing left and finds nothing: more should be kept ready, if the producer could have."""
+        """Report to the read-ahead, once, that a reader consumed all it had and no element is ready."""
         if not reader.unconsumed and not reader.starved and not self.finished:
             reader.starved = True
             self._read_ahead.reader_starved()
 
     def _take_requeued(self, trainer: TrainerCursor, room: int) -> tuple[Span, LogEntry] | None:
-        """What came back from a reader that left, as far as it is still in memory."""
+        """Requeued elements of a trainer, at most `room`, from one frame; evicted ones are counted as skipped."""
         while trainer.requeued:
             span = trainer.requeued[0]
             floor = self._oldest_for(trainer)
@@ -507,7 +552,7 @@ class SharedLog:
                 span.cut(gone)
                 trainer.skipped += gone
             if span.first >= self.head:
-                return None  # it is being produced again
+                return None  # after `take_over`: not reproduced yet
             if span.count:
                 entry = self.frames.entry_at(span.first)
                 part = span.cut(min(span.count, room, entry.end - span.first))
@@ -518,44 +563,48 @@ class SharedLog:
         return None
 
     def _take_new(self, trainer: TrainerCursor, room: int) -> tuple[Span, LogEntry] | None:
+        """Elements at a trainer's cursor, at most `room`, from one frame; moves the cursor."""
         if self.keep:
             trainer.skipped += max(0, self._oldest_for(trainer) - trainer.next)
         trainer.next = first = self._next(trainer)
         if first >= self.frames.head:
             if trainer.delivered_earlier:
-                self._advance(first)  # past what its readers had before
+                self._advance(first)  # the cursor moved past elements delivered before `take_over`: no longer unsent
             return None
         entry = self.frames.entry_at(first)
         count = min(room, entry.end - first)
         if trainer.delivered_earlier.end > first:
             following = trainer.delivered_earlier.gap(first)[1]
+            # Stop before the next element that an earlier incarnation already delivered.
             count = count if following is None else min(count, following - first)
         span = Span(first, count, entry.nbytes * count // entry.count, self.frontier)
         trainer.next = first + count
-        if first == self.frontier:  # most often: in a few steps what `_advance` does for any place
+        if first == self.frontier:  # the usual case: does what `_advance` does without its search for frames
             self._unsent_bytes -= entry.bytes_between(first, trainer.next)
             self.frontier = trainer.next
         else:
             self._advance(trainer.next)
-        if trainer.delivered_earlier.end > trainer.next:  # while their frames are there to be counted
+        # Pass delivered elements now, while their frames are still kept: `_advance` subtracts their bytes.
+        if trainer.delivered_earlier.end > trainer.next:
             trainer.next = self._next(trainer)
             self._advance(trainer.next)
         return span, entry
 
     def _advance(self, index: int) -> None:
-        """Learn that a trainer is at that place, which may be further than any other's."""
+        """Move the frontier to a trainer's cursor if that is further; its elements no longer count as unsent."""
         if index > self.frontier:
             self._unsent_bytes -= self.frames.bytes_between(self.frontier, index)
             self.frontier = index
 
     def _oldest_for(self, trainer: TrainerCursor) -> int:
-        """The first element that there is for a trainer: what is on disk is not for those that skip."""
+        """The index of the oldest element available to a trainer; those that skip do not read from disk."""
         return 0 if not self.keep else self.base if trainer.lossless and not trainer.exempt else self.tail
 
     def _next(self, trainer: TrainerCursor) -> int:
-        """A trainer's next element: in memory, and past errors that happened before it came."""
+        """A trainer's next index to send: skips evicted and delivered elements, and errors from before it attached."""
         at = max(trainer.next, self._oldest_for(trainer)) if self.keep else trainer.next
         if trainer.delivered_earlier.end > at:
+            # At most the head: elements beyond it are not reproduced yet, so they cannot be passed and counted.
             at = min(trainer.delivered_earlier.gap(at)[0], max(at, self.frames.head))
         while at < trainer.joined_at_index and at < self.frames.head:
             entry = self.frames.entry_at(at)
@@ -565,6 +614,7 @@ class SharedLog:
         return at
 
     def _consume(self, reader: ReaderState, consumed: int) -> None:
+        """Raise a reader's consumed counter, in the order in which elements were sent, and drop what is unneeded."""
         trainer = self.trainers[reader.trainer_id]
         left = min(consumed, reader.sent) - reader.consumed
         while left > 0 and reader.unconsumed:
@@ -578,11 +628,11 @@ class SharedLog:
         self._drop_unneeded_from_disk()
 
     def _release(self, part: Span) -> None:
-        """Let consumed elements go; those that are still to be produced again are let go then."""
+        """Release consumed elements below the head; `_skip_delivered_earlier` releases the others once reproduced."""
         there = min(part.end, self.head) - part.first
         if there > 0:
             self.frames.release(part if there == part.count else Span(part.first, there, 0, 0))
 
     def validate(self) -> None:
-        """Check what must hold between any two calls."""
+        """Assert the invariants that hold between any two calls."""
         invariants.validate(self)

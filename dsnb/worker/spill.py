@@ -1,7 +1,8 @@
-"""The disk under a task's window: frames that trainers have still to come, and that memory has no room for.
+"""Disk storage for frames that a task's trainers still need and that do not fit into memory.
 
-Frames lie in files that have no name (so nothing can be left behind), each of a fixed size that is reserved before it
-is written: a full disk is an answer, not a crash. A file is closed, and its room given back, when its last frame goes.
+Frames are stored in unnamed files, so that no file is left over after a crash. The disk space of each file is reserved
+before it is written: a full disk is reported when a file is made, and never fails a write. A file is closed, and
+its space freed, when its last frame is dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FILE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SpilledFrame:
-    """All of a frame but its body, and where that lies."""
+    """A frame whose body is on disk: everything else of it, and the location of the body."""
 
     structure: Structure
     layouts: Sequence[Layout]
@@ -35,10 +36,14 @@ class SpilledFrame:
 
 
 class SpillFile:
-    """One file without a name; `left` counts the frames in it.
+    """One unnamed file; `left` counts the frames in it that were not dropped.
+
+    Args:
+        folder: The folder whose disk the file is on.
+        size: Its size in bytes, reserved at once.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: the disk has no room for it.
     """
 
     def __init__(self, folder: str, size: int) -> None:
@@ -53,7 +58,7 @@ class SpillFile:
             raise
 
     def write(self, buffers: Sequence[Any], nbytes: int) -> int:
-        """Write a frame's body behind what is there; gives where it begins."""
+        """Append a frame's body; returns its offset."""
         begin = at = self.used
         for buffer in buffers:
             at += _write(self._file.fileno(), buffer, at)
@@ -62,7 +67,7 @@ class SpillFile:
         return begin
 
     def read(self, offset: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """A body, in an array of its own."""
+        """Read a frame's body into a new, read-only array."""
         body = np.empty(nbytes, np.uint8)
         view, at = body.data, 0
         while at < nbytes:
@@ -75,7 +80,7 @@ class SpillFile:
 
 
 class SpillLimit:
-    """The bytes on disk that all tasks of a worker may take together."""
+    """How many bytes on disk all tasks of a worker may use together. Thread-safe."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -83,7 +88,7 @@ class SpillLimit:
         self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> bool:
-        """Reserve so many bytes; False if there are not so many left."""
+        """Reserve `nbytes` bytes; False if fewer are left."""
         with self._lock:
             if self.used + nbytes > self.nbytes:
                 return False
@@ -96,11 +101,11 @@ class SpillLimit:
 
 
 class Spill:
-    """Keeps frames of one task on disk; see `worker.frames.Store`.
+    """Keeps frames of one task on disk; see `worker.frame_log.FrameStore`.
 
     Args:
-        folder: Where the files lie.
-        limit: What all tasks may take together.
+        folder: The folder for the files.
+        limit: The limit for all tasks together.
     """
 
     def __init__(self, folder: str, limit: SpillLimit) -> None:
@@ -110,10 +115,10 @@ class Spill:
         self._limit = limit
         self._files: list[SpillFile] = []
         self._used_when_full: int | None = None
-        """What was taken of the limit when there was no room."""
+        """How many bytes of the limit were used when there was no room the last time; None if there was room."""
 
     def put(self, frame: Frame) -> SpilledFrame | Frame | None:
-        """Put a frame on disk. An error in an element's place is small, and stays what it is."""
+        """Write a frame to disk; None if there is no room. A frame that is an error is small, and stays in memory."""
         if frame.failure is not None:
             return frame
         layouts, buffers, nbytes = lay_out(frame.columns, 0, frame.count)
@@ -125,7 +130,7 @@ class Spill:
         return SpilledFrame(frame.structure, layouts, frame.count, file, offset, nbytes)
 
     def get(self, location: SpilledFrame | Frame) -> Frame:
-        """Read a frame. What it holds belongs to this call's caller: no other reader sees what becomes of it."""
+        """Read a frame. Its memory belongs to the caller alone, so writes to it reach no other reader."""
         if isinstance(location, Frame):
             return location
         body = location.file.read(location.offset, location.nbytes)
@@ -134,7 +139,7 @@ class Spill:
         )
 
     def drop(self, location: SpilledFrame | Frame) -> None:
-        """Let a frame go, and its file with the last one in it."""
+        """Delete a frame; a file is closed with its last frame, unless it is still being filled."""
         if isinstance(location, Frame):
             return
         self.nbytes -= location.nbytes
@@ -143,11 +148,11 @@ class Spill:
             self._close(location.file)
 
     def has_room(self) -> bool:
-        """Whether there was room at the last try, or may be now: a file that goes makes some."""
+        """Whether the last attempt found room, or files were closed since then, which frees some."""
         return self._used_when_full is None or self._limit.used < self._used_when_full
 
     def close(self) -> None:
-        """Let everything go."""
+        """Delete all frames and close all files."""
         for file in list(self._files):
             self._close(file)
         self.nbytes = 0
@@ -168,6 +173,7 @@ class Spill:
         self._used_when_full = None
         before = self._files[-1] if self._files else None
         self._files.append(file)
+        # `drop` never closes the newest file. If all frames of the previous one are dropped already, close it now.
         if before is not None and not before.left:
             self._close(before)
         return file
@@ -179,7 +185,7 @@ class Spill:
 
 
 def _write(fd: int, buffer: Any, offset: int) -> int:
-    """Write all of a buffer; gives how many bytes that were."""
+    """Write all of a buffer at `offset`; returns its number of bytes."""
     rest = bytes_of(buffer)
     total = len(rest)
     while len(rest):

@@ -1,4 +1,4 @@
-"""How a DYNAMIC task gets its splits: asked of the dispatcher in runs, sized to a fifth of a second of its work."""
+"""How a DYNAMIC task gets its splits: it requests runs of splits from the dispatcher, each about 0.2 s of its work."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Ask = Callable[[SplitsRequest], SplitsReply]
 
 
 class DispatcherFeed:
-    """A `SplitFeed` of one task.
+    """The `SplitFeed` of one task, and the count of its finished splits.
 
-    A run of splits that was read to its end is not done: its elements are still on their way through the pipeline and
-    into a frame. `mark_produced` tells where they will be at the latest, and `done` counts the run when those are consumed.
+    A run of splits that was read to its end is not finished: its elements may still be inside the pipeline or in a
+    frame. `mark_produced` gives an upper bound of their positions, and `done` counts the run once they are consumed.
 
     Args:
-        task_id: The task that asks.
-        incarnation: Which start of it this is.
+        task_id: The task that the splits are for.
         providers: The number of split providers of its dataset.
-        ask: Makes the call.
-        previous_runs: Runs that the task has already, from an earlier pass; they come first.
+        ask: Sends a request to the dispatcher.
+        previous_runs: Runs that were assigned already, from a saved position or an earlier incarnation; read first.
+        incarnation: The task's incarnation.
     """
 
     def __init__(
@@ -39,14 +39,22 @@ class DispatcherFeed:
         self._repetitions = [-1] * providers
         self._open: dict[int, _SplitRunIterator] = {}
         self._read_runs: deque[tuple[int, int]] = deque()
-        """Runs that were read and not settled: provider and number of splits."""
+        """Runs that were read since the last `mark_produced`: provider and number of splits."""
         self._produced_runs: deque[tuple[int, int, int]] = deque()
-        """Runs with the position that their elements lie before: position, provider and number of splits."""
+        """Runs whose elements all have indices below a known position: position, provider and number of splits."""
         self._done = [0] * providers
 
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
-        """Begin the next repetition of a provider, or a certain one; its runs of splits until there are no more."""
-        self._give_up(provider)  # what is left of the last one, as of the longer side of a zip
+        """Begin a repetition of a provider.
+
+        Args:
+            provider: The provider's number.
+            repetition: The repetition; None for the one after the last.
+
+        Returns:
+            Its runs of splits, as (first, end).
+        """
+        self._give_up(provider)  # the last repetition may not have been read to its end: the longer input of a zip
         if repetition is None:
             repetition = self._repetitions[provider] + 1
         self._repetitions[provider] = repetition
@@ -72,33 +80,36 @@ class DispatcherFeed:
         return runs
 
     def repetition(self, provider: int) -> int:
-        """The repetition that was begun last."""
+        """The number of the repetition that was begun last; -1 before the first."""
         return self._repetitions[provider]
 
     def mark_produced(self, position: int) -> None:
-        """Learn that what was made of all splits read so far is among the task's first `position` elements.
+        """Note that the elements of all splits read so far are among the task's first `position` elements.
 
-        Where elements wait inside the pipeline (shuffle, prefetch) this is a little early.
+        If elements wait inside the pipeline (shuffle, prefetch), the position is a little too low.
         """
         while self._read_runs:
             provider, count = self._read_runs.popleft()
             self._produced_runs.append((position, provider, count))
 
     def end(self, position: int) -> None:
-        """Learn that the pipeline has ended and the task has `position` elements."""
+        """Note that the pipeline has ended, and that the task has `position` elements."""
         for provider in self._open:
             self._give_up(provider)
         self.mark_produced(position)
 
     def done(self, consumed: int) -> tuple[int, ...]:
-        """Splits that are done, for each provider, when the task's first `consumed` elements are consumed."""
+        """How many splits are finished, for each provider, if the task's first `consumed` elements are consumed.
+
+        `consumed` must not decrease from call to call.
+        """
         while self._produced_runs and self._produced_runs[0][0] <= consumed:
             _, provider, count = self._produced_runs.popleft()
             self._done[provider] += count
         return tuple(self._done)
 
     def grants(self) -> tuple[SplitGrant, ...]:
-        """The last run of each provider, for a dispatcher that may have forgotten it."""
+        """The last run of each provider, for a dispatcher that lost the record of it."""
         return tuple(runs.last for runs in list(self._open.values()) if runs.last is not None)
 
     def _give_up(self, provider: int) -> None:
@@ -108,7 +119,7 @@ class DispatcherFeed:
 
 
 def _by_cursor(runs: Sequence[SplitRange]) -> dict[tuple[int, int, int], SplitGrant]:
-    """Runs by provider, repetition, and how many splits of that the task had before."""
+    """Index runs by (provider, repetition, cursor); the cursor counts the earlier splits of that repetition."""
     cursors: Counter[tuple[int, int]] = Counter()
     found = {}
     for run in runs:
@@ -122,14 +133,14 @@ def _by_cursor(runs: Sequence[SplitRange]) -> dict[tuple[int, int, int], SplitGr
 
 
 class _SplitRunIterator(Iterator[tuple[int, int]]):
-    """One repetition of one provider.
+    """The runs of one repetition of one provider.
 
-    Asking again with the same cursor gets the same answer: a call that failed is simply made again by the next `next`.
-    (A generator would be at its end after an error, and the rest of the splits would seem to be read.)
+    Requests are idempotent: the same cursor gets the same answer. So after an error, the next `next` repeats the
+    request. (A generator would be at its end after an error, and the rest of the splits would seem to be read.)
 
     Args:
-        ask: Makes the call with a cursor and a number of splits wanted; None for an end.
-        read: Learns of each run that was read, with its number of splits.
+        ask: Requests a run, given a cursor and the number of splits wanted; returns None at the end.
+        read: Called with the number of splits of each run that was read.
     """
 
     def __init__(self, ask: Callable[[int, int], SplitGrant | None], read: Callable[[int], None]) -> None:
@@ -141,10 +152,11 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
         self._began = 0.0
         self._ended = False
         self.last: SplitGrant | None = None
-        """The last run that was given."""
+        """The last run that was returned."""
 
     def __next__(self) -> tuple[int, int]:
         if self._in_hand:
+            # Size the next run by the speed of this one, but at most fourfold: a single fast run may be an exception.
             splits_per_s = self._in_hand / max(1e-6, time.monotonic() - self._began)
             self._want = min(max(1, int(splits_per_s * _GRANT_S)), _MOST_WANT, 4 * self._want)
             self._cursor += self._in_hand
@@ -161,7 +173,7 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
         return run.first, run.end
 
     def mark_read(self) -> None:
-        """Count the run in hand as read: to its end, or as far as anybody will."""
+        """Count the current run as read, to its end or as far as it will ever be."""
         if self._in_hand:
             self._has_read(self._in_hand)
             self._in_hand = 0

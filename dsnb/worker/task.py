@@ -1,4 +1,9 @@
-"""One worker's part of one iteration: the shell around a window, with its producer and its readers."""
+"""One worker's part of one iteration: the shell around an element log, its producer and its readers.
+
+Theory of operation. One lock guards the log (`SharedLog` or `RoundLog`, both pure) and the sessions. Each event that
+may let elements flow (a frame, credit, a reader that leaves) calls `_pump` under that lock, so slices reach each sink
+in order. Slow work happens outside the lock: the producer runs the pipeline and lays frames out before it adds them.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +35,25 @@ from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
 
 _UNBOUNDED_MS = 1 << 40
-"""Of a task that cannot be taken over."""
+"""`repeated_ms` in the report of a task that no other worker can continue."""
 _SHARED_TRAINER_ID = ""
-"""The one trainer of a task that is not cached: all readers share its place."""
+"""The only trainer of a task that is not cached: all readers share its cursor."""
 
 
 class Task:
-    """Produces one task's elements on the first read, and serves them.
+    """Produces one task's elements from the first read on, and serves them.
 
     Args:
-        order: What the dispatcher asked for.
-        build: Makes the pipeline's stage, which may lay its elements out in a room.
+        order: The dispatcher's order.
+        build: Makes the pipeline's stage, which may lay its elements out in memory from the allocator.
         feed: Where the pipeline's splits come from, in DYNAMIC mode.
-        read_ahead_bytes: Bytes to produce ahead of demand.
-        capacity: Most bytes that the window may ever hold, if the job is cached; `resize` says how many at present.
-        on_change: Called when the dispatcher should hear of the task at once (everything is produced and consumed;
-            the first elements are gone for newcomers), under the task's lock.
+        read_ahead_bytes: Most bytes to produce ahead of demand.
+        capacity: Most bytes that the window may ever hold, if the job is cached; `resize` sets the present limit.
+        on_change: Called, under the task's lock, when the dispatcher needs a report at once: everything is produced and
+            consumed, or the first elements are no longer available to new trainers.
         error_context: Where this task runs, for the errors of user code.
-        spill: The disk for trainers that asked to be served from there when they fall behind.
-        packed: Whether its readers are in other processes.
+        spill: Disk storage for trainers with `on_lag="spill"`.
+        packed: Whether the readers are in other processes.
     """
 
     def __init__(
@@ -88,10 +93,10 @@ class Task:
         self._rates = RateMeter()
         self._closed_readers = ClosedReaderTotals()
         self._final_report: TaskReport | None = None
-        """What was told when it was dropped."""
+        """The report at the time when the task was dropped."""
         self._sessions: dict[str, ReaderSession] = {}
         self._lost_clients: dict[str, int] = {}
-        """How many elements clients had consumed, as far as is known, whom the dispatcher gave up."""
+        """For each client that the dispatcher declared dead: how many elements it is known to have consumed."""
         self._packed = packed and not order.num_consumers
         self._packs_kept_frames = keeps_frames(order) and not packed
         self._arena = Arena(2 * capacity) if self._packs_kept_frames else None
@@ -112,10 +117,16 @@ class Task:
     # ---- readers
 
     def open(self, opening: OpenRequest, sink: Sink) -> ReaderSession:
-        """Let a client read; the first one starts the pipeline.
+        """Begin to serve a client; the first one starts the pipeline.
+
+        Args:
+            opening: The client's request.
+            sink: Receives the frame slices, the end and errors.
 
         Raises:
-            UnavailableError: the task has been stopped.
+            UnavailableError: the task was stopped.
+            NotFoundError: the dispatcher declared this client dead.
+            InvalidArgumentError: the job is cached and the request has no trainer id.
         """
         with self._lock:
             if self._stopped:
@@ -129,11 +140,12 @@ class Task:
             trainer = opening.trainer_id if self.order.cached or self.order.num_consumers else _SHARED_TRAINER_ID
             client = opening.client_id
             old = self._remove_session(client)
-            if old is not None:  # its connection broke, and we have not noticed
+            if old is not None:  # its connection broke, and this side has not noticed yet
                 old.sink.fail(CancelledError("the same client opened this task again"))
             manner = opening.cache_policy or CachePolicy()
             self._log.attach(client, trainer, opening.received, opening.consumed, manner)
             if opening.consumed_before and isinstance(self._log, SharedLog):
+                # The client was declared dead and returned with a new id: do not send again what it consumed.
                 pairs = list(zip(opening.consumed_before[::2], opening.consumed_before[1::2], strict=False))
                 known = self._lost_clients.get(opening.previous_client_id)
                 unacked = opening.consumed_before_count - known if known is not None else None
@@ -173,7 +185,14 @@ class Task:
     def leave(
         self, client: str, consumed: int | None = None, session: ReaderSession | None = None, *, died: bool = False
     ) -> None:
-        """Let a client go: by its own word, or by the dispatcher's that it is gone."""
+        """End a client's reading; its unconsumed elements go to its trainer's other readers.
+
+        Args:
+            client: The client.
+            consumed: How many elements it consumed; None for the last value known here.
+            session: The session that ends; None for the present one. An older one is ignored: the client reconnected.
+            died: Whether the dispatcher declared the client dead. It cannot open this task again under the same id.
+        """
         with self._lock:
             if session is not None and self._sessions.get(client) is not session:
                 return
@@ -181,11 +200,11 @@ class Task:
             if consumed is None and known is not None:
                 consumed = known.sink.consumed
             if died and isinstance(self._log, SharedLog):
-                # It may not know yet, and what it has not consumed is for others now.
+                # The client may still be alive and unaware. Its elements go to others now, so `open` must refuse it.
                 self._lost_clients[client] = max(consumed or 0, self._log.consumed_by(client))
             self._log.leave(client, consumed)
             if died and isinstance(self._log, SharedLog):
-                self._log.remove_unread_trainers()  # nobody waits for a trainer that will not come back
+                self._log.remove_unread_trainers()  # the producer must not wait for a trainer that will not return
             self._pump_all()
             self._note_end()
             self._changed.notify_all()
@@ -197,21 +216,25 @@ class Task:
         return session
 
     def remove_trainer(self, trainer_id: str) -> None:
-        """Keep nothing for a trainer any longer."""
+        """Stop keeping elements for a trainer."""
         with self._lock:
             if isinstance(self._log, SharedLog):
                 self._log.remove_trainer(trainer_id)
             self._changed.notify_all()
 
     def pause(self, *, paused: bool) -> None:
-        """Produce and hand out nothing more, or go on."""
+        """Stop producing and sending elements, or resume."""
         with self._lock:
             self._paused = paused
             self._pump_all()
             self._changed.notify_all()
 
     def tick(self, now: float) -> None:
-        """Look at the time: who holds others up and gives no sign of life, and how fast everybody is."""
+        """Apply timeouts and update rates.
+
+        Args:
+            now: Seconds of a monotonic clock.
+        """
         with self._lock:
             if isinstance(self._log, SharedLog):
                 if self._paused:
@@ -231,7 +254,7 @@ class Task:
             session.sink.fail(error)
 
     def _note_end(self) -> None:
-        # Not when the last element was produced: a reader that joins the pass then still has its share to come.
+        # Not as soon as everything is produced: a reader that joins the pass after that still gets a share.
         if self._log.finished and not self._end_noted and self.done:
             self._end_noted = True
             self._on_change()
@@ -241,7 +264,7 @@ class Task:
             self._pump(session)
 
     def _pump(self, session: ReaderSession) -> None:
-        """Deliver what the reader's credit allows. Under the lock, so pieces keep their order."""
+        """Deliver what the reader's credit allows. Runs under the lock, so that slices stay in order."""
         if self._paused:
             return
         pieces = []
@@ -253,7 +276,7 @@ class Task:
             self._sent_bytes += piece.nbytes
             session.count_sent(piece.count)
         if pieces:
-            session.end_sent = False  # what another reader left may come after the end
+            session.end_sent = False  # elements requeued by another reader may follow an end that was already sent
             session.sink.deliver_all(pieces)
         self._send_end(session)
 
@@ -267,7 +290,7 @@ class Task:
             session.sink.end()
 
     def _send_progress(self, *sessions: ReaderSession) -> None:
-        """In a coordinated read: which turns are whole. What a consumer was sent before is in its hands first."""
+        """In a coordinated read: send how many rounds are complete, after the elements that were sent before."""
         log = self._log
         if not isinstance(log, RoundLog):
             return
@@ -277,7 +300,7 @@ class Task:
                 session.sink.progress(*progress)
                 self._send_end(session)
 
-    # ---- the producer's outlet
+    # ---- the producer's `FrameReceiver`
 
     def wait_for_room(self) -> bool:
         with self._lock:
@@ -292,7 +315,7 @@ class Task:
         return FrameLimits(frame_bytes=frame_bytes, element_bytes=self._most_bytes)
 
     def allocate(self, nbytes: int) -> Array | None:
-        """Where a reader would see an element that is going to be a frame of its own."""
+        """Memory that a reader can see, for an element large enough to become a frame of its own; None for anywhere."""
         alone = self._packed and 2 * nbytes > self.limits.frame_bytes
         return allocate_in_one(self._sinks(), nbytes) if alone else None
 
@@ -306,12 +329,14 @@ class Task:
 
     @cached_property
     def _elements_are_shared(self) -> bool:
-        """Whether others have what is in its frames, too: other readers, or a source that lends it."""
+        """Whether the memory of its frames is shared: with other readers, or with a source."""
         stage = self._producer.stage
         return keeps_frames(self.order) or (stage is not None and stage.may_share_memory)
 
     def add(self, *frames: Frame) -> None:
-        if self._elements_are_shared:  # not under the lock: it takes long, as the next
+        # Sharing and preparing frames is slow, so both happen before the lock is taken. `head` cannot move meanwhile:
+        # the producer makes one call of `add` at a time.
+        if self._elements_are_shared:
             space = self._arena if len(self._sessions) > 1 else None  # for one reader a copy costs less
             for frame in frames:
                 frame.make_shared(pack=self._packs_kept_frames, buffer_store=space)
@@ -332,13 +357,13 @@ class Task:
         self._note_partial()
 
     def _note_partial(self) -> None:
-        # The first elements are gone: newcomers who want everything must not come here any more.
+        # The first elements are gone: the dispatcher must not send new trainers that want the whole epoch here.
         if self.order.cached and not self._partial_noted and self._log.base > 0:
             self._partial_noted = True
             self._on_change()
 
     def reserve_encoded_bytes(self, index: int, nbytes: int) -> bool:
-        """Count what is kept beside the frame that begins there, if it may be."""
+        """Charge a cached encoding of the frame that begins at `index`; False if it must not be kept."""
         with self._lock:
             return isinstance(self._log, SharedLog) and self._log.reserve_encoded_bytes(index, nbytes)
 
@@ -349,7 +374,7 @@ class Task:
             self._note_end()
 
     def fail_readers(self, error: Exception) -> None:
-        """Tell all readers of an error that stands in no element's place. One that reads on opens the task again."""
+        """End all readings with an error that takes no element's place; a client that reads on opens the task again."""
         with self._lock:
             for client in list(self._sessions):
                 session = self._remove_session(client)
@@ -359,13 +384,16 @@ class Task:
     # ---- the worker's side
 
     def wanted_bytes(self) -> int | None:
-        """Bytes that its window has use for: what it holds, or None for more, while somebody reads and more comes."""
+        """How many bytes the window can use: what it holds if it will not grow, None for as many as possible.
+
+        It does not grow once everything is produced, or while no client reads.
+        """
         with self._lock:
             idle = self._started and not self._sessions
             return self._log.nbytes if idle or self._log.finished else None
 
     def resize(self, capacity: int) -> None:
-        """Change the bytes that the window may hold; what is over is let go, also if no other frame will come."""
+        """Set how many bytes the window may hold, and evict at once what exceeds them."""
         with self._lock:
             self._log.capacity = capacity
             self.limits = self._limits()
@@ -374,7 +402,11 @@ class Task:
             self._note_partial()
 
     def stop(self, error: Exception) -> None:
-        """End production and tell the readers why; waits shortly for the pipeline, unless user code holds it."""
+        """End production and all readings, and free the frames. Does not wait for the producer; see `join`.
+
+        Args:
+            error: Raised in the readers.
+        """
         with self._lock:
             if self._stopped:
                 return
@@ -383,8 +415,8 @@ class Task:
             sessions = list(self._sessions.values())
             self._sessions.clear()
             if isinstance(self._log, SharedLog):
-                self._log.frames.drop_frames()  # now: they may lie in shared memory
-            self._arena = None  # it goes with its last frame
+                self._log.frames.drop_frames()  # now: they may occupy shared memory, which is scarce
+            self._arena = None  # freed with its last frame
             if self._spill is not None:
                 self._spill.close()
         if self._producer.stage is not None:
@@ -393,21 +425,21 @@ class Task:
             session.sink.fail(error)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the producer's end; False where user code still runs after `timeout` seconds."""
+        """Wait for the producer's thread to end; False if user code still runs after `timeout` seconds."""
         if self._producer.ident is None or self._producer is threading.current_thread():
             return True
         self._producer.join(timeout)
         return not self._producer.is_alive()
 
     def report(self) -> TaskReport:
-        """What this task did so far."""
+        """The task's report to the dispatcher."""
         with self._lock:
             if self._final_report is not None:
                 return self._final_report
             log = self._log
             present = self._sessions.values()
             trainers = trainer_reports(log, self._rates, lambda name: self._closed_readers.flight_ns(name, present))
-            consumed = max((report.offset for report in trainers), default=0)  # by whoever is furthest
+            consumed = max((report.offset for report in trainers), default=0)  # of the furthest trainer
             return TaskReport(
                 task_id=self.order.task_id,
                 state=self._state(),
@@ -448,12 +480,12 @@ class Task:
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
         if self._feed is None:
             return ()
-        if self._log.finished:  # nothing is on its way any more
+        if self._log.finished:  # no element is inside the pipeline any more
             self._feed.end(self._log.head)
         return self._feed.done(consumed)
 
     def drop(self) -> TaskReport:
-        """Let go of all that was kept, behind the end and whoever still holds the task; its last report."""
+        """Free all elements, even if something still refers to the task; returns its last report."""
         with self._lock:
             if self._final_report is None:
                 self._final_report = replace(self.report(), state="dropped")
@@ -468,7 +500,7 @@ class Task:
 
     @property
     def has_readers(self) -> bool:
-        """Whether somebody reads it."""
+        """Whether any client reads this task."""
         with self._lock:
             return bool(self._sessions)
 

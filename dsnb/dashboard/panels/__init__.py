@@ -1,5 +1,5 @@
-"""The panels of the dashboard, one in a file, in the order in which a user asks.
+"""The panels of the dashboard, one module each.
 
-Each has pure functions that turn a `View` into rows of plain data and those into markup; `PANELS` names their places
-on the page. Only `throughput` is a figure and knows Bokeh.
+Each has pure functions that turn a `View` into rows of plain data, and the rows into markup; `PANELS` in `page` assigns
+them to the slots of the page. Only `throughput` is a figure and uses Bokeh.
 """

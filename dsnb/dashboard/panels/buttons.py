@@ -1,7 +1,7 @@
-"""Buttons that ask the service for something, and what became of it.
+"""Buttons that send requests to the service, and notices of their outcomes.
 
-A page that may only look has no buttons. A grave one must be pressed twice within a few seconds; one whose request is
-under way says so and cannot be pressed.
+A read-only page has no buttons. The button of a destructive action must be pressed twice within a few seconds. While
+its request is pending, a button shows so and is disabled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOOLTIPS = {
 
 
 def button(view: View, action: str, label: str, **names: str) -> Html | None:
-    """A button for one request; None where the page may not ask."""
+    """The button of one request; None on a read-only page."""
     if not view.control.allowed or action not in ACTIONS:
         return None
     request = Request(action, tuple(names.items()))
@@ -44,13 +44,13 @@ def button(view: View, action: str, label: str, **names: str) -> Html | None:
 
 
 def buttons(*found: Html | None) -> Html:
-    """Several side by side; nothing where there are none."""
+    """Put buttons side by side; empty if all are None."""
     there = [one for one in found if one is not None]
     return tag("span", *there, class_="acts") if there else Html("")
 
 
 def notices(view: View) -> Html:
-    """What was asked for on this page or another, and what the service said to it."""
+    """The pending requests and recent outcomes, of this page and of others."""
     return join(
         *(
             tag(

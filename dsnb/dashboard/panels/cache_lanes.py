@@ -1,9 +1,9 @@
-"""Where each trainer stands in the cross-trainer cache, as numbers and words: what `strip` draws.
+"""Where each trainer stands in the cross-trainer cache, as numbers and text; `strip` draws them.
 
-Each worker's task has a window of its own, so a trainer stands somewhere in each; shown is one task, or each trainer at
-the place where it has least room left. The scale fits the slowest trainer and steps in round numbers, or every frame
-would make the picture breathe. Beyond the cliff lies only what is kept on disk: there the scale is squeezed, so that a
-trainer that is ten windows behind still has a place, and the window keeps its own.
+Each worker's task has its own window, so a trainer has an offset in each. The strip shows one task, or for each trainer
+the task in which it is closest to eviction. The scale fits the slowest trainer and changes in round steps, so that it
+does not change with every frame. Positions past eviction exist only on disk; there the scale is compressed, so that a
+trainer ten windows behind is still visible and the window keeps its share of the strip.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dsnb.monitor.formatting import format_count, format_duration, format_rate, 
 from dsnb.monitor.snapshot import CursorStatus, JobStatus, TaskStatus, TrainerStatus
 
 NEAR_EVICTION = 0.8
-"""From four fifths of the way to the cliff a trainer should be looked at."""
+"""The fraction of the eviction lag from which a trainer counts as close to eviction."""
 
 _WARN_BEFORE_EVICTION_S = 120.0
 _MIN_SCALE = 16
 _WINDOW_PART = 0.74
-"""How much of the strip the window has when something beyond it is on disk."""
+"""The share of the strip's width that the window gets when a trainer past eviction reads from disk."""
 
 _NEGLIGIBLE_DRIFT = 0.01
-"""A drift below this part of the room in a second is the sawtooth of frames, not a direction."""
+"""The fraction of the window per second below which drift counts as zero: the lag moves in steps of whole frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,19 @@ class TrainerLane:
     """One trainer on the strip.
 
     Attributes:
-        drawn_lag: How far behind the newest it is drawn: its lag, but within the window unless the rest is on disk.
-        eviction_lag: Lag at which elements of its task leave the window; None while that is not known.
-        drift: How fast it falls behind, in elements per second; negative when it catches up.
-        spills: Whether what leaves the window is kept on disk for it.
-        level: "good", "warn" (close to the cliff) or "bad" (losing data).
-        status_text: Where it stands, in words.
-        forecast: Where that leads.
+        trainer_id: The trainer.
+        colour: The CSS class of its colour.
+        task_id: The task that is shown.
+        worker: The worker of that task.
+        lag: The trainer's lag in the task, in elements.
+        drawn_lag: The lag at which it is drawn: limited to the window, unless older elements are on disk for it.
+        offset: The index of its next element.
+        eviction_lag: The lag at which elements leave the window; None if not known yet.
+        drift: How fast the lag grows, in elements per second; negative when the trainer catches up.
+        spills: Whether elements that leave the window are kept on disk for it.
+        level: "good", "warn" (close to eviction) or "bad" (losing data).
+        status_text: Its current lag or loss, as text.
+        forecast: What will happen next, as text.
     """
 
     trainer_id: str
@@ -57,17 +63,17 @@ class TrainerLane:
 
     @property
     def reads_own_buffer(self) -> bool:
-        """Whether it reads elements that have left the window, but lie in its own buffer already."""
+        """Whether its next elements have left the window, but are already in its own buffer."""
         return self.level != "bad" and not self.spills and self.past_eviction
 
     @property
     def past_eviction(self) -> bool:
-        """Whether it stands on the far side of the cliff."""
+        """Whether its lag exceeds the eviction lag."""
         return self.eviction_lag is not None and self.lag > self.eviction_lag
 
     @property
     def direction(self) -> str:
-        """Which way it moves on the strip: "left", "right", or "" while it keeps its place."""
+        """The direction in which it moves on the strip: "left", "right", or "" if it keeps its position."""
         room = self.eviction_lag or max(self.lag, _MIN_SCALE)
         if self.lag <= 0.03 * room or abs(self.drift) < _NEGLIGIBLE_DRIFT * room:
             return ""
@@ -76,23 +82,23 @@ class TrainerLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStrip:
-    """All lanes and the scale they share: from 0 (newest, right) to `scale` elements behind (left)."""
+    """All lanes and their common scale: from lag 0 (newest, right) to lag `scale` (left)."""
 
     scale: int
     lanes: tuple[TrainerLane, ...]
 
     @property
     def eviction_lag(self) -> int | None:
-        """The farthest cliff of all lanes."""
+        """The largest eviction lag of all lanes; None if none is known."""
         return max((lane.eviction_lag for lane in self.lanes if lane.eviction_lag is not None), default=None)
 
     @property
     def shows_disk(self) -> bool:
-        """Whether somebody stands beyond the cliff and reads from disk."""
+        """Whether a trainer is past eviction and reads from disk."""
         return any(lane.spills and lane.past_eviction for lane in self.lanes)
 
     def distance(self, lag: float) -> float:
-        """How far left of the newest a lag is drawn, as a part of the strip's width."""
+        """Where a lag is drawn: the distance from the right end, as a fraction of the strip's width."""
         if not self.shows_disk or not self.eviction_lag:
             return min(lag / self.scale, 1.0)
         if lag <= self.eviction_lag:
@@ -101,7 +107,7 @@ class CacheStrip:
 
 
 def layout(view: View, job: JobStatus) -> CacheStrip:
-    """Where every trainer of a job stands."""
+    """Lay out the lanes of all trainers of a job."""
     tasks = {task.task_id: task for task in job.tasks}
     lanes = tuple(lane for t in job.trainers if (lane := _lane(view, job, t, tasks)) is not None)
     cliff = max((lane.eviction_lag for lane in lanes if lane.eviction_lag is not None), default=0)
@@ -109,7 +115,7 @@ def layout(view: View, job: JobStatus) -> CacheStrip:
 
 
 def eviction_lag_of(task: TaskStatus | None) -> int | None:
-    """The lag at which elements of a task leave memory, from what an element weighs in its window."""
+    """The lag at which a task's elements leave memory, estimated from the mean size of the elements in its window."""
     held = task.head - task.tail if task else 0
     if task is None or not held:
         return None
@@ -119,7 +125,7 @@ def eviction_lag_of(task: TaskStatus | None) -> int | None:
 
 
 def round_up(number: float) -> int:
-    """The next of 1, 2, 5, 10, 20, 50 and so on."""
+    """The smallest of 1, 2, 5, 10, 20, 50, ... that is not below `number`."""
     step = 1
     while True:
         for factor in (1, 2, 5):
@@ -129,7 +135,7 @@ def round_up(number: float) -> int:
 
 
 def newest_tasks(job: JobStatus) -> list[TaskStatus]:
-    """One task of each worker, that of its newest iteration."""
+    """One task of each worker: that of the newest iteration."""
     newest = {task.worker: task for task in sorted(job.tasks, key=lambda task: task.iteration)}
     return [newest[worker] for worker in sorted(newest, key=natural_sort_key)]
 
@@ -161,7 +167,7 @@ def _lane(view: View, job: JobStatus, trainer: TrainerStatus, tasks: Mapping[str
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """How fast a number grew, by the straight line that fits its points (time, number) best."""
+    """The growth rate of a number: the slope of the least-squares line through its points (time, number)."""
     if len(points) < 2:
         return 0.0
     middle = sum(at for at, _ in points) / len(points)
@@ -171,7 +177,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def _skipped_per_s(view: View, job: JobStatus, trainer: TrainerStatus) -> float:
-    """Elements a second that it skipped over the last seconds: it skips a buffer's worth at a time, and then none."""
+    """Elements skipped per second, averaged over the last seconds, since a trainer skips many elements at a time."""
     past = [(m.snapshot.time, then) for m in view.recent if (then := m.snapshot.job(job.name)) is not None]
     known = [(at, was.skipped) for at, then in past if (was := then.trainer(trainer.trainer_id)) is not None]
     if view.health.stale or len(known) < 2 or known[-1][0] <= known[0][0]:
@@ -180,7 +186,7 @@ def _skipped_per_s(view: View, job: JobStatus, trainer: TrainerStatus) -> float:
 
 
 def _recent_lags(view: View, job: JobStatus, trainer_id: str, task_id: str) -> list[tuple[float, float]]:
-    """A trainer's lag in one task over the last seconds; none of a service that is silent."""
+    """A trainer's lag in one task over the last seconds, as (time, lag); empty if the service is silent."""
     if view.health.stale:
         return []
     past = ((m.snapshot.time, m.snapshot.job(job.name)) for m in view.recent)
@@ -189,7 +195,7 @@ def _recent_lags(view: View, job: JobStatus, trainer_id: str, task_id: str) -> l
 
 
 def _shown_cursor(cursors: Iterable[CursorStatus], tasks: Mapping[str, TaskStatus], picked: str) -> CursorStatus | None:
-    """The picked task's place, else the one with least room before its cliff."""
+    """The cursor in the picked task, else the one that is closest to eviction."""
     if picked != WORST_TASK and picked in tasks:
         return next((cursor for cursor in cursors if cursor.task_id == picked), None)
     return min(cursors, key=lambda place: _margin(place, tasks), default=None)
@@ -201,7 +207,7 @@ def _margin(cursor: CursorStatus, tasks: Mapping[str, TaskStatus]) -> int:
 
 
 def _clamp_to_window(lag: int, eviction_lag: int | None) -> int:
-    """Where to draw a trainer: one that is farther than the window reaches has the rest in its own buffer already."""
+    """The lag at which to draw a trainer that does not spill: elements past the window are already in its buffer."""
     return lag if eviction_lag is None else min(lag, eviction_lag)
 
 
@@ -225,7 +231,7 @@ def _forecast(cursor: CursorStatus, eviction_lag: int | None, trainer: TrainerSt
 
 
 def _trend_text(cursor: CursorStatus, eviction_lag: int | None, trainer: TrainerStatus, drift: float) -> str:
-    """Where it is heading, and when it gets there."""
+    """Where its lag is heading, and when it reaches eviction."""
     if eviction_lag is not None and cursor.lag > eviction_lag:
         spilt = f"{format_count(cursor.lag - eviction_lag)} of them on disk"
         return spilt if trainer.on_lag == "spill" else "reads from its own buffer"
@@ -239,7 +245,7 @@ def _trend_text(cursor: CursorStatus, eviction_lag: int | None, trainer: Trainer
 
 
 def _eviction_text(seconds: float, on_lag: str) -> str:
-    """What happens at the cliff, and when; nothing while that is far away."""
+    """What happens at eviction, and when; empty if that is far in the future."""
     if seconds > _WARN_BEFORE_EVICTION_S:
         return ""
     soon = format_duration(max(1.0, seconds))
@@ -249,7 +255,7 @@ def _eviction_text(seconds: float, on_lag: str) -> str:
 
 
 def _max_lag(view: View, job: JobStatus) -> int:
-    """The farthest place of the last seconds: one late frame must not change the scale twice."""
+    """The largest drawn lag of the last seconds, so that one late frame does not change the scale twice."""
     jobs: Sequence[JobStatus] = [past for m in view.recent if (past := m.snapshot.job(job.name)) is not None]
     eviction_lags = {task.task_id: eviction_lag_of(task) for task in job.tasks}
     cursors = (cursor for past in (*jobs, job) for trainer in past.trainers for cursor in trainer.cursors)

@@ -1,4 +1,4 @@
-"""Four answers at a glance: what sharing saves, how fast it goes, who loses data, who waits."""
+"""Four summary cards: what sharing saves, the throughput, who loses data, who waits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ class AnswerCard:
     """One question and its answer.
 
     Attributes:
+        name: The name under which tests and scripts find the card.
+        question: The card's title.
         level: "plain", "good", "warn" or "bad".
         answer: The answer.
-        detail: What it rests on.
+        detail: The numbers behind the answer.
     """
 
     name: str
@@ -30,7 +32,7 @@ class AnswerCard:
 
 
 def cards(view: View) -> Html:
-    """The row of cards; what to do where there is no job yet."""
+    """The row of cards; without a service or a job, what to do next."""
     if view.sample is None:
         return _no_service(view)
     if view.job is None:
@@ -39,7 +41,7 @@ def cards(view: View) -> Html:
 
 
 def answer_cards(view: View, job: JobStatus) -> Sequence[AnswerCard]:
-    """The four cards of one job."""
+    """Build the four cards of one job."""
     return (_sharing_card(job), _throughput_card(view, job), _loss_status_card(view, job), _waiting_card(view, job))
 
 

@@ -1,4 +1,4 @@
-"""What happened, the newest on top."""
+"""The events panel: recent events, the newest first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ MAX_EVENTS = 40
 
 
 def events(view: View) -> Html:
-    """The panel."""
     title = heading("Events", "the newest on top")
     found = view.snapshot.events if view.snapshot else ()
     if not found:
@@ -21,7 +20,7 @@ def events(view: View) -> Html:
 
 
 def newest(found: tuple[EventStatus, ...]) -> list[EventStatus]:
-    """The newest events, the last first."""
+    """The events in reverse order, the newest first."""
     return sorted(found, key=lambda event: event.time)[: -MAX_EVENTS - 1 : -1]
 
 

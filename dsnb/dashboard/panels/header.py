@@ -1,4 +1,4 @@
-"""Which service and job this is, and whether what is shown is still true."""
+"""The page's header: the service, the job, and whether the page is current."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODE_TOOLTIPS = {"OFF": "every worker produces all", "DYNAMIC": "splits shared o
 
 
 def header(view: View) -> Html:
-    """Service, job picker, how the job is read, and the badge that tells fresh from stale."""
+    """The service, the job picker, the processing mode, and the badge that shows whether the page is current."""
     mode = _mode(view.job) if view.job else None
     return join(
         _service(view), _picker(view), mode, _version(view), _replay_slider(view), _read_only_chip(view), badge(view)
@@ -19,7 +19,7 @@ def header(view: View) -> Html:
 
 
 def _replay_slider(view: View) -> Html | None:
-    """The time of a recorded run, to be set by hand."""
+    """The slider that selects the time of a recorded run; None for a live page."""
     position = view.replay_position
     if position is None:
         return None
@@ -47,7 +47,7 @@ def _replay_slider(view: View) -> Html | None:
 
 
 def banner(view: View) -> Html:
-    """What is wrong, across the page, when news has stopped."""
+    """A warning across the page when no more snapshots arrive."""
     if not view.health.stale or view.sample is None:
         return Html("")
     age = format_duration(view.health.age_s or 0)
@@ -63,7 +63,7 @@ def banner(view: View) -> Html:
 
 
 def badge(view: View) -> Html:
-    """One word: live, stale, or waiting for the first snapshot."""
+    """The state of the feed in a word: live, stale, or waiting for the first snapshot."""
     if view.replay_position is not None:
         return tag(
             "span",
@@ -122,7 +122,7 @@ def _mode(job: JobStatus) -> Html:
 
 
 def _version(view: View) -> Html | None:
-    """Says that the service is of another version than this page."""
+    """A warning that the service runs another version than this page."""
     if view.snapshot is None or view.snapshot.version == VERSION:
         return None
     words = (
@@ -134,7 +134,7 @@ def _version(view: View) -> Html | None:
 
 
 def _read_only_chip(view: View) -> Html | None:
-    """Says that the page may only look, and why; of a recorded run nobody expects more."""
+    """A chip that says that the page is read-only, and why; None for a recorded run, where that is obvious."""
     if view.control.allowed or not view.control.read_only_reason or view.replay_position is not None:
         return None
     return tag("span", "read-only", class_="chip", title=view.control.read_only_reason, data_field="read-only")

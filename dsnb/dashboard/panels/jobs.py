@@ -1,4 +1,4 @@
-"""All jobs of the service, the newest first."""
+"""The jobs panel: all jobs of the service, the newest first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ MAX_JOBS = 20
 
 
 def jobs(view: View) -> Html:
-    """The panel."""
     found = view.snapshot.jobs if view.snapshot else ()
     total = view.snapshot.job_count if view.snapshot else 0
     hint = f"the newest {MAX_JOBS} of {format_count(total)}" if total > MAX_JOBS else "what is read from this service"
@@ -35,7 +34,7 @@ def jobs(view: View) -> Html:
 
 
 def row(view: View, job: JobStatus) -> TableRow:
-    """One job's row."""
+    """Build the table row of one job."""
     rates = view.rates.job(job.name)
     shown = view.job is not None and view.job.name == job.name
     cells = (

@@ -1,4 +1,4 @@
-"""A coordinated read: which round its consumers are at, and whom the next one waits for."""
+"""The rounds panel of a coordinated read: the round of each consumer, and which consumers the next round waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = (
 
 
 def rounds(view: View) -> Html:
-    """The panel; nothing for a job that is not read in rounds."""
+    """The panel; empty for a job that is not a coordinated read."""
     found = view.job.rounds if view.job else None
     if found is None:
         return Html("")

@@ -1,4 +1,4 @@
-"""The splits: which worker had which, when, and how far the pass over the data is."""
+"""The splits panel: which worker had which splits, when, and how much of the source is done."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from dsnb.monitor.formatting import format_count, format_duration, format_share,
 from dsnb.monitor.snapshot import JobStatus, SplitStatus
 
 ORIGIN_STEP_S = 10.0
-"""How often the origin of the picture steps on: in between, what is over is drawn where it was."""
+"""How often the origin of the timeline moves, in seconds; until then finished bars keep their positions."""
 
 
 def splits(view: View) -> Html:
-    """The panel."""
     job = view.job
     drawn = _picture(view, job) if job is not None and job.mode == "DYNAMIC" else None
     return join(heading("Splits", "which worker had which piece of the source, and when"), drawn, _body(job))
 
 
 def _picture(view: View, job: JobStatus) -> Html | None:
-    """The axis of time. It is drawn anew once a second, from what was known at its beginning."""
+    """The timeline. It changes only once per second, and shows what was known at the start of that second."""
     if view.snapshot is None:
         return None
     now = float(int(view.snapshot.time))
@@ -46,7 +45,7 @@ def _picture(view: View, job: JobStatus) -> Html | None:
 def _worker_line(row: WorkerRow, base: float, span: float, now: float, job: JobStatus) -> Html:
     runs = (_grant_bar(run, row.lanes, base, span, job) for run in row.bars)
     moved = f"transform:translateX({(base + span - now) / span:.2%})"
-    # A canvas whose origin has stepped on is a new one: its transform must not glide back.
+    # When the origin moves, a new key makes a new canvas; otherwise the transform would visibly slide back.
     canvas = tag("div", *runs, class_="canvas", style=moved, data_key=int(base))
     return tag("div", tag("b", row.worker), tag("div", canvas, class_="rail"), class_="line", data_key=row.worker)
 
@@ -71,7 +70,7 @@ def _tooltip(bar: GrantBar, job: JobStatus) -> str:
     grant = bar.grant
     if (
         grant.state == "done" and not bar.is_straggler and not grant.reassigned
-    ):  # most are so, and each is sent every second
+    ):  # most bars get this short tooltip, and each is sent every second
         return f"{format_count(grant.first)}: {format_duration(bar.end - bar.begin)}"
     source = job.splits[grant.provider].source if grant.provider < len(job.splits) else ""
     which = (
@@ -86,7 +85,7 @@ def _tooltip(bar: GrantBar, job: JobStatus) -> str:
 
 
 def _time_axis(now: float, span: float, *, live: bool) -> Html:
-    """The time of day under the picture, in steps that move with it; at the right end `now`, where it is so."""
+    """Times of day below the timeline, in steps that move with it; "now" at the right end of a live page."""
     every = 15.0 * (span // 60) if span >= 60 else span / 3
     ticks = (
         at
@@ -103,7 +102,7 @@ def _time_axis(now: float, span: float, *, live: bool) -> Html:
 
 
 def _legend(found: Sequence[WorkerRow]) -> Html:
-    """The keys of what the picture has."""
+    """A legend of the bar kinds that occur in the timeline."""
     runs = [run for row in found for run in row.bars]
     there = {run.grant.state for run in runs}
     names = {
@@ -122,7 +121,7 @@ def _legend(found: Sequence[WorkerRow]) -> Html:
 
 
 def bar_shares(split: SplitStatus) -> dict[str, float]:
-    """What part of the bar is done, in hand and lost."""
+    """The fractions of the splits that are done, in hand and lost."""
     total = max(split.total, split.done + split.in_hand + split.lost, 1)
     return {"done": split.done / total, "in-hand": split.in_hand / total, "lost": split.lost / total}
 

@@ -1,4 +1,4 @@
-"""Where the workers' time goes: each operation of the pipeline with its share of all work."""
+"""The pipeline panel: where the workers' time goes, as each operation's share of all work."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dsnb.monitor.rates import StageRates
 from dsnb.monitor.snapshot import StageStatus
 
 _NEGLIGIBLE_WORK = 0.001
-"""Less work a second than this is noise: then the shares are of all work since the job began."""
+"""Below this much work per second, recent shares would be noise; then use all work since the job started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """One operation: its share of all work, and the largest among its fellows."""
+    """One operation: its share of all work, and whether that share is the largest."""
 
     stage: StageStatus
     rates: StageRates
@@ -27,7 +27,6 @@ class StageRow:
 
 
 def stages(view: View) -> Html:
-    """The panel."""
     found = rows(view)
     title = heading("Pipeline", "where the workers' time goes")
     if not found:
@@ -36,7 +35,7 @@ def stages(view: View) -> Html:
 
 
 def rows(view: View) -> Sequence[StageRow]:
-    """The stages in the order of the data: the source first."""
+    """The stages in the order of the data flow, the source first."""
     job = view.job
     if job is None or not job.stages:
         return ()

@@ -1,7 +1,7 @@
-"""The cache strip, the dashboard's signature: each trainer's place between the newest element and the eviction cliff.
+"""The cache strip: each trainer's position between the newest element and eviction.
 
-The newest element is at the right; what lies left of the cliff is no longer in memory: gone, or on disk for a trainer
-that asked for that. Where the cliff is off the scale, the left edge says how far away it is.
+The newest element is at the right. Elements to the left of the eviction line are no longer in memory: they are lost,
+or on disk for a trainer that spills. If eviction is off the scale, the left edge shows how far away it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ON_LAG_TOOLTIPS = {"wait": "others wait for it at the cliff", "spill": "what it
 
 
 def strip(view: View) -> Html:
-    """The panel: heading, a lane for each trainer, the ruler."""
+    """Build the panel: a heading, a lane for each trainer, the ruler."""
     job = view.job
     heading = tag(
         "div",
@@ -85,12 +85,15 @@ def _draw(view: View, job: JobStatus, lane: TrainerLane, picture: CacheStrip) ->
 
 def _track(lane: TrainerLane, picture: CacheStrip) -> Html:
     at = picture.distance(lane.drawn_lag)
-    words = f"{lane.trainer_id}: next is element {format_count(lane.offset)} of {lane.worker}, {format_count(lane.lag)} behind"
+    words = (
+        f"{lane.trainer_id}: next is element {format_count(lane.offset)} of {lane.worker}, "
+        f"{format_count(lane.lag)} behind"
+    )
     arrow = tag("u", class_=lane.direction) if lane.direction else None
     return tag(
         "div",
         *_background(lane, picture),
-        # Moved by transforms, which glide without laying the page out again for each frame.
+        # Move with transforms: the browser animates them without a new page layout for each frame.
         tag("div", class_="bar", style=f"transform:scaleX({at:.4f})"),
         tag("div", arrow, tag("i"), class_="place", style=f"transform:translateX(-{at:.2%})"),
         number("", "lag", lane.lag),
@@ -100,7 +103,7 @@ def _track(lane: TrainerLane, picture: CacheStrip) -> Html:
 
 
 def _background(lane: TrainerLane, picture: CacheStrip) -> list[Html]:
-    """What lies under the bar: gone or on disk at the left, then the fifth to be looked at; the rest is safe."""
+    """What is drawn under the bar: lost or on disk at the left, then the range close to eviction; the rest is safe."""
     if lane.eviction_lag is None:
         return []
     if lane.eviction_lag > picture.scale and not picture.shows_disk:
@@ -129,7 +132,7 @@ def _left_edge(picture: CacheStrip) -> Html:
 
 
 def _ticks(picture: CacheStrip) -> list[Html]:
-    """Round numbers between the words at the cliff or the left edge and `newest` at the right."""
+    """Round numbers between the label at eviction or the left edge, and "newest" at the right."""
     span = min(picture.scale, picture.eviction_lag) if picture.shows_disk and picture.eviction_lag else picture.scale
     step = round_up(span / (5 if picture.shows_disk else 8))
     lags = [

@@ -1,4 +1,4 @@
-"""A table of numbers, the same for trainers, workers, jobs and stages: columns with a title, cells with a field."""
+"""HTML tables for the panels: columns with a title, rows of cells with a field name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class Column:
     """One column.
 
     Attributes:
-        meaning: What the heading's tooltip says.
-        numeric: Whether it holds numbers: those stand right.
-        hide_when_narrow: Whether a narrow page goes without it.
-        hide_unless_wide: Whether a page that is not wide goes without it.
-        hide_on_phone: Whether a phone goes without it.
+        title: The heading.
+        meaning: The heading's tooltip.
+        numeric: Whether it holds numbers, which are aligned right.
+        hide_when_narrow: Whether to hide it on a narrow page.
+        hide_unless_wide: Whether to hide it unless the page is wide.
+        hide_on_phone: Whether to hide it on a phone.
     """
 
     title: str
@@ -32,7 +33,7 @@ class Column:
 
     @property
     def classes(self) -> str:
-        """The style classes of its cells."""
+        """The CSS classes of its cells."""
         wanted = {
             "num": self.numeric,
             "minor": self.hide_when_narrow,
@@ -48,10 +49,10 @@ class Cell:
 
     Attributes:
         field: The name under which tests and scripts find it.
-        text: What is read.
-        value: The exact value; the text if left out.
+        text: The displayed contents.
+        value: The exact value; by default the text.
         level: "", "good", "warn" or "bad".
-        bar: A part of one, drawn behind the text.
+        bar: A fraction drawn as a bar behind the text; None for no bar.
     """
 
     field: str
@@ -64,7 +65,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One row: the kind and id under which it is found (`data-trainer="lr=0.1"`), and its cells."""
+    """One row: its cells, and the kind and id under which scripts find it, as in `data-trainer="lr=0.1"`."""
 
     kind: str
     key: str
@@ -73,19 +74,19 @@ class TableRow:
 
 
 def table(columns: Sequence[Column], rows: Iterable[TableRow]) -> Html:
-    """The table, in a box that scrolls by itself where the page is narrower than it."""
+    """Build the table, in a box that scrolls sideways if the page is too narrow."""
     head = tag("tr", *(_title(column) for column in columns))
     body = (_row(row, columns) for row in rows)
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll", tabindex="0")
 
 
 def heading(title: str, hint: str = "", right: Html | None = None) -> Html:
-    """A panel's title, a line of what it shows, and what stands at its right."""
+    """A panel's heading: title, a hint about what it shows, and optional contents at the right."""
     return tag("div", tag("h2", title), tag("p", hint, class_="hint") if hint else None, right, class_="heading")
 
 
 def name_markup(text: str, **attributes: object) -> Html:
-    """A name that a narrow place cuts in its middle: long names of one family differ at their end."""
+    """A name that is shortened in the middle if space is short: related long names usually differ at the end."""
     there = {"title": text, **attributes}
     if len(text) <= _MAX_NAME_CHARS:
         return tag("b", tag("span", text), class_="name", **there)
@@ -95,12 +96,12 @@ def name_markup(text: str, **attributes: object) -> Html:
 
 
 def age_text(seconds: float) -> str:
-    """How long ago; what is less than a second old is new."""
+    """An age as text; anything below one second counts as now."""
     return "now" if seconds < 1 else f"{format_duration(seconds)} ago"
 
 
 def empty_message(text: str) -> Html:
-    """What a panel says while there is nothing to show."""
+    """The message of a panel that has nothing to show."""
     return tag("p", text, class_="empty")
 
 

@@ -1,8 +1,8 @@
-"""Elements produced each second, worker by worker, under what the fastest trainer could take.
+"""The throughput panel: elements produced per second by each worker, and the demand of the fastest trainer.
 
-The bands of the figure are a fixed number of columns, so that a point can be streamed whatever workers come and go;
-more workers than bands share the last one. Demand far above that would flatten the rest: then it leaves the
-scale at the top, and its number stands in the heading.
+The figure has a fixed number of bands, so that points can be streamed while workers come and go; surplus workers share
+the last band. Demand far above production would flatten the bands: it then leaves the scale at the top, and its number
+is in the heading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dsnb.monitor.formatting import natural_sort_key
 from dsnb.monitor.rates import JobRates, demand_text
 
 COLOURS = ("#3b6ea8", "#4c94c0", "#5fb3b3", "#8cc7a1", "#7d8fc9", "#5b78b5", "#6aa5a0", "#9aa9b8")
-"""Middle tones, which read on white and on black: a served figure does not hear of the page's theme."""
+"""Colours of medium brightness, readable on white and on black: the figure does not know the page's theme."""
 
 DEMAND_COLOUR = "#e0762f"
 _AXIS_COLOUR = "#7f8b98"
@@ -43,7 +43,7 @@ ColumnData = dict[str, Sequence[float]]
 
 
 def throughput(view: View) -> Html:
-    """The heading over the figure, which is also its legend."""
+    """The figure's heading, which is also its legend."""
     title = tag(
         "div",
         tag("h2", "Throughput"),
@@ -55,14 +55,14 @@ def throughput(view: View) -> Html:
 
 
 def bands(moments: Sequence[RateSample], job: str) -> tuple[str, ...]:
-    """The workers that produced something for the job lately, by number; the last band takes the surplus."""
+    """The names of the workers that recently produced for the job, in natural order; a surplus becomes "others"."""
     seen = {worker for moment in moments for worker in moment.rates.job(job).by_worker}
     names = tuple(sorted(seen, key=natural_sort_key))
     return names if len(names) <= len(COLOURS) else (*names[: len(COLOURS) - 1], _OTHERS)
 
 
 def points(moments: Sequence[RateSample], job: str, names: Sequence[str]) -> ColumnData:
-    """The figure's columns: time in ms by the wall clock here, the top of each band, their sum, demand."""
+    """The figure's data columns: local time in ms, the upper edge of each band, total production, demand."""
     known = [(moment.wall_time, moment.rates.job(job)) for moment in moments if moment.rates.span_s]
     columns: ColumnData = {"t": [_local_ms(wall) for wall, _ in known], "zero": [0.0] * len(known)}
     tops = [0.0] * len(known)
@@ -76,7 +76,7 @@ def points(moments: Sequence[RateSample], job: str, names: Sequence[str]) -> Col
 
 
 def scale_top(columns: ColumnData) -> float:
-    """A round upper end of the scale that holds all bands, and demand unless it is far above them."""
+    """A round upper limit of the scale that fits all bands, and demand unless it is far above them."""
     produced = max(columns["produced"], default=0.0)
     demand = max((demand for demand in columns["demand"] if isfinite(demand)), default=0.0)
     wanted = max(1.08 * produced, min(1.05 * demand, _MAX_DEMAND_RATIO * produced), 1.0)
@@ -85,7 +85,7 @@ def scale_top(columns: ColumnData) -> float:
 
 
 class Chart:
-    """The figure of one page, fed from the ring of its process."""
+    """The figure of one page, updated from the feed's samples."""
 
     def __init__(self) -> None:
         self.source = ColumnDataSource(data=dict(points((), "", ())))
@@ -95,14 +95,14 @@ class Chart:
         self._newest_at = 0.0
 
     def update(self, view: View, since: Callable[[float], Sequence[RateSample]], now: float) -> None:
-        """Add what came since the last time, and move the window of time on to `now` (wall clock).
+        """Stream the samples that are new since the last call, and move the time axis so that it ends at `now`.
 
-        The window moves on though nothing comes: a silent service shows as a growing gap.
+        The axis moves even without new samples, so that a silent service shows as a growing gap.
         """
         samples = since(view.history[0].arrived_at - 0.001) if view.history else ()
         job = view.job.name if view.job else ""
         shown = (job, bands(samples, job), view.selection.span_s)
-        if samples and samples[-1].arrived_at < self._newest_at:  # somebody went back in a recorded run
+        if samples and samples[-1].arrived_at < self._newest_at:  # the user went back in a recorded run: redraw all
             self._shown_selection = None
         fresh = (
             samples
@@ -127,7 +127,7 @@ def _band_rate(rates: JobRates, name: str, names: Sequence[str]) -> float:
 
 
 def _local_ms(wall: float) -> float:
-    """The wall's time as the figure wants it: Bokeh writes dates in UTC, people read the clock on the wall."""
+    """A wall-clock time as the figure needs it: Bokeh labels times in UTC, users expect local time."""
     offset = datetime.fromtimestamp(wall).astimezone().utcoffset()
     return (wall + (offset.total_seconds() if offset else 0.0)) * 1000
 
@@ -194,7 +194,7 @@ def _figure(source: ColumnDataSource, times: Range1d, rates: Range1d) -> figure:
 
 
 def _style(plot: figure) -> None:
-    """Let the page's own surface show through, and leave out what does not inform."""
+    """Make the figure's background transparent, and hide decorations without information."""
     plot.background_fill_color = plot.border_fill_color = plot.outline_line_color = None
     plot.xgrid.grid_line_color = None
     plot.ygrid.grid_line_color, plot.ygrid.grid_line_alpha = _AXIS_COLOUR, 0.22

@@ -1,8 +1,8 @@
-"""The runs of splits on an axis of time, a row for each worker: what `splits` draws.
+"""The grants of splits on a time axis, with a row for each worker; `splits` draws them.
 
-A status tells of the newest grants of a job; where they come fast those are a few seconds' worth, so the grants of all
-moments of the span that is shown are put together, the later word counting. Positions are parts of a canvas whose left
-edge is a fixed moment that steps on now and then: so a finished run is drawn once, and only the canvas moves.
+A snapshot lists only a job's newest grants, which may span a few seconds. So the grants of all snapshots in the shown
+time span are merged, and later snapshots take precedence. Positions are fractions of a canvas whose left edge is a
+fixed time that moves in steps: a finished grant is drawn once, and only the canvas moves.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dsnb.monitor.formatting import natural_sort_key
 from dsnb.monitor.snapshot import GrantStatus
 
 MAX_BARS = 90
-"""Runs that are drawn; more would cost the browser dearly and could not be told apart."""
+"""The maximum number of grants drawn; more would be slow in the browser and impossible to tell apart."""
 
 STRAGGLER_RATIO = 2.0
-"""A run that takes this many times the median of its fellows for each split is a straggler."""
+"""A grant is a straggler if it takes this many times the median time per split."""
 
 MAX_LANES = 3
 
 _SAMPLE_STEP = 4
-"""Of so many moments one is looked at: each tells of the newest 120 grants."""
+"""Read only every fourth snapshot: each lists the newest 120 grants, so consecutive ones overlap."""
 
 _SHOWN_SPANS_S = (15.0, 30.0, 60.0, 120.0)
 
@@ -36,13 +36,14 @@ _MIN_DELAY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantBar:
-    """One run of splits on the axis.
+    """One grant, a run of splits, on the axis.
 
     Attributes:
-        begin: When it was taken up, in seconds since the epoch: given, and the run before it done.
-        end: When it was done or lost; the present while it is in hand.
+        grant: The grant.
+        begin: When work on it started, in seconds since the epoch: it was assigned and the previous grant was done.
+        end: When it was done or lost; the current time while it is in hand.
         is_straggler: Whether it takes much longer than others of its size.
-        lane: Which of its worker's lanes it is drawn in: a worker may have tasks of two passes at a time.
+        lane: The lane in its worker's row: a worker may have tasks of two iterations at a time.
     """
 
     grant: GrantStatus
@@ -53,14 +54,14 @@ class GrantBar:
 
     @property
     def key(self) -> str:
-        """What tells it from all others of its worker's row."""
+        """Identifies the grant within its worker's row."""
         grant = self.grant
         return f"{grant.iteration}.{grant.provider}.{grant.repetition}.{grant.first}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow:
-    """One worker's runs, the oldest first, and the lanes that they need so as not to hide one another."""
+    """One worker's grants, the oldest first, and the number of lanes needed to draw them without overlap."""
 
     worker: str
     bars: tuple[GrantBar, ...]
@@ -68,17 +69,17 @@ class WorkerRow:
 
 
 def shown_span(found: Sequence[WorkerRow], now: float, most: float) -> float:
-    """How much time to show: no more than the runs fill, in steps, or every run would change the scale."""
+    """The time span to show: what the grants fill, rounded up to fixed steps so that the scale rarely changes."""
     begun = min((run.begin for row in found for run in row.bars), default=now)
     return next((step for step in _SHOWN_SPANS_S if step >= now - begun and step < most), most)
 
 
 def rows(history: Sequence[RateSample], job: str, since: float, now: float) -> tuple[WorkerRow, ...]:
-    """The runs of a job that reach into the time from `since` to `now` (by the dispatcher's clock), by worker."""
+    """A job's grants that overlap the time from `since` to `now` (dispatcher clock), by worker."""
     known = _merge_grants(history, job)
     start_times = _start_times(known, now)
     median_split_s = _median_split_s(known, start_times)
-    # What is in hand and waits for its turn has no place in time yet, and must not take one of the last places here.
+    # Leave out grants that are assigned but not started: they have no position in time, and MAX_BARS is limited.
     seen = (
         (grant, at)
         for grant, at in zip(known, start_times, strict=True)
@@ -90,7 +91,7 @@ def rows(history: Sequence[RateSample], job: str, since: float, now: float) -> t
 
 
 def _row(worker: str, bars: Iterable[GrantBar]) -> WorkerRow:
-    """Each run in the first lane that is free when it begins; beyond the last lane they share it."""
+    """Put each grant in the first lane that is free when it begins; when all lanes are in use, share the last."""
     free: list[float] = []
     placed: list[GrantBar] = []
     for run in bars:
@@ -102,9 +103,9 @@ def _row(worker: str, bars: Iterable[GrantBar]) -> WorkerRow:
 
 
 def _merge_grants(history: Sequence[RateSample], job: str) -> list[GrantStatus]:
-    """Each grant that any moment told of, as the last one told it, in the order in which they were given.
+    """Merge the snapshots' grants, each in its newest state, in the order of assignment.
 
-    What an older moment told to be in hand, and the newest does not tell of, has ended since, nobody knows when.
+    Drop a grant that was in hand in an older snapshot but is missing in the newest: it ended at an unknown time.
     """
     known: dict[tuple[str, int, int, int], GrantStatus] = {}
     for moment in history[::-_SAMPLE_STEP][::-1]:
@@ -116,7 +117,7 @@ def _merge_grants(history: Sequence[RateSample], job: str) -> list[GrantStatus]:
 
 
 def _start_times(grants: Iterable[GrantStatus], now: float) -> list[float]:
-    """When each was taken up: a task asks for its next run early, and is done with its runs one after the other."""
+    """When work on each grant started. A task requests grants ahead of time, and works on them one after the other."""
     free: dict[tuple[str, int], float] = {}
     start_times = []
     for grant in grants:
@@ -127,7 +128,7 @@ def _start_times(grants: Iterable[GrantStatus], now: float) -> list[float]:
 
 
 def _median_split_s(grants: Sequence[GrantStatus], start_times: Sequence[float]) -> float | None:
-    """What one split takes, as the median of those that are done; None while too few are."""
+    """The median time per split of the grants that are done; None if there are too few."""
     took = [
         (grant.ended_at - at) / (grant.end - grant.first)
         for grant, at in zip(grants, start_times, strict=True)
@@ -141,6 +142,6 @@ def _grant_bar(grant: GrantStatus, begin: float, median_split_s: float | None, n
     late = False
     if median_split_s is not None and grant.state in {"done", "in hand"}:
         expected = median_split_s * (grant.end - grant.first)
-        # Workers tell a few times a second what they are done with: less than a second's delay says nothing.
+        # Workers report finished splits a few times a second, so a delay below a second means nothing.
         late = end - begin > max(STRAGGLER_RATIO * expected, expected + _MIN_DELAY_S)
     return GrantBar(grant=grant, begin=begin, end=max(end, begin), is_straggler=late)

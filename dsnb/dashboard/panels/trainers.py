@@ -1,4 +1,4 @@
-"""The trainers of the job, with what each has read, found, missed and waited for."""
+"""The trainers panel: what each trainer has read, found in the cache, missed and waited for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ COLUMNS = (
 
 
 def trainers(view: View) -> Html:
-    """The panel."""
     job = view.job
     title = heading("Trainers", "who reads, and how well it is served")
     if job is None or not job.trainers:
@@ -37,7 +36,7 @@ def trainers(view: View) -> Html:
 
 
 def row(view: View, job: JobStatus, trainer: TrainerStatus) -> TableRow:
-    """One trainer's row."""
+    """Build the table row of one trainer."""
     rates = trainer_rates(view.job_rates, trainer.trainer_id)
     offset = sum(cursor.offset for cursor in trainer.cursors)
     cells = (
@@ -62,7 +61,7 @@ def _name(trainer: TrainerStatus) -> Cell:
 
 
 def _wait(rates: TrainerRates, trainer: TrainerStatus) -> Cell:
-    """The share of the last seconds; of a trainer that does not read now, of all its time, without a verdict."""
+    """The wait share of the last seconds; for a trainer that is not reading, of its whole time, without a level."""
     now = rates.wait_share
     if now is None:
         ever = min(1.0, trainer.wait_ns / trainer.active_ns) if trainer.active_ns else None

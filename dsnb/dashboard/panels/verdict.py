@@ -1,4 +1,4 @@
-"""What limits the job and what to change: the same words as `svc.explain()`, the card in a cell and `dsnb top`."""
+"""The verdict panel: the same sentences as `svc.explain()`, the notebook card and `dsnb top`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MAX_VERDICTS = 3
 
 
 def verdict(view: View) -> Html:
-    """The panel; nothing while there is nothing to say."""
+    """The panel; empty while there is no verdict."""
     return join(*(_line(found) for found in job_verdicts(view)))
 
 
 def job_verdicts(view: View) -> tuple[Verdict, ...]:
-    """What can be said of the job that is shown, the worst first."""
+    """The verdicts on the job that is shown, the worst first."""
     if view.job is None or view.health.stale or len(view.recent) < 2:
         return ()
     found = verdicts(view.recent[0].snapshot, view.recent[-1].snapshot)
@@ -36,5 +36,5 @@ def _line(found: Verdict) -> Html:
 
 
 def _with_code(text: str) -> list[Html]:
-    """Words, and code where they stand between backticks."""
+    """The text as markup; parts in backticks become code."""
     return [tag("code", part) if at % 2 else join(part) for at, part in enumerate(text.split("`"))]

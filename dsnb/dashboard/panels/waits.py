@@ -1,9 +1,9 @@
-"""Each trainer's time: its own steps, and its waits by what the workers did meanwhile.
+"""The waiting panel: each trainer's time, split into its own steps and its waits, the latter by cause.
 
-What is measured is how long a trainer's `next()` waited, how long each worker was busy, and with which operation. So a
-wait is laid at the door of operations as far as the workers were busy, and the rest is hand-over: a link, a client, or
-workers that were not asked in time. The columns show the share of waiting over time, in steps that are the same for
-all pages and do not move, so that a page draws a column once.
+Measured are the time that a trainer's `next()` waits, how busy each worker is, and in which operation. Waiting is
+attributed to operations in proportion to how busy the workers are; the rest is transfer: the network, a client, or
+workers that did not get a request in time. The columns show the wait share over time, in steps that are aligned to the
+clock and therefore equal on all pages, so that a page draws each column once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dsnb.monitor.rates import trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 
 COLUMN_COUNT = 30
-"""Of the picture of the past: two seconds each in the last minute, ten in the last five."""
+"""Columns in the history chart: two seconds each for the last minute, ten for the last five."""
 
 _NAMED_OPERATIONS = 2
-"""Operations that a wait is laid to by name; the others together are "others"."""
+"""How many operations are named as causes of waiting; the rest is summed up as "other operations"."""
 
 _HEIGHT, _COLUMN_WIDTH = 24, 4
 
@@ -33,8 +33,10 @@ class TimeShare:
     """A part of a trainer's time.
 
     Attributes:
-        kind: "own" (its steps), "decode" (making elements of what came), "op0", "op1", "ops" (waits while workers run
-            operations), "idle" (waits while they do not) or "fellow" (waits for another consumer's step).
+        kind: "own" (its steps), "decode" (unpacking received elements), "op0", "op1", "ops" (waits while workers run
+            operations), "idle" (waits while workers are idle) or "fellow" (waits for another consumer's step).
+        name: What the time is spent on, as text.
+        share: The fraction of the time, 0 to 1.
     """
 
     kind: str
@@ -43,7 +45,6 @@ class TimeShare:
 
 
 def waits(view: View) -> Html:
-    """The panel."""
     job = view.job
     title = heading("Waiting", "where each trainer's time goes")
     if job is None or not job.trainers:
@@ -55,7 +56,7 @@ def waits(view: View) -> Html:
 
 
 def blocking_consumers(view: View, job: JobStatus) -> tuple[TimeShare, ...]:
-    """Whom the others wait for in a coordinated read: the consumers that do not wait themselves."""
+    """The consumers that the others wait for in a coordinated read: those that do not wait themselves."""
     if job.rounds is None:
         return ()
     known = [(t.trainer_id, trainer_rates(view.job_rates, t.trainer_id).wait_share) for t in job.trainers]
@@ -65,7 +66,7 @@ def blocking_consumers(view: View, job: JobStatus) -> tuple[TimeShare, ...]:
 
 
 def wait_causes(view: View, job: JobStatus) -> tuple[TimeShare, ...]:
-    """What the workers of a job did of late, as parts of one: the two heaviest operations, the others, nothing."""
+    """How the workers of a job spent the last seconds, as fractions: two heaviest operations, the others, idle."""
     stages = [(stage.name, rates.busy) for stage, rates in zip(job.stages, view.job_rates.stages, strict=False)]
     total = sum(busy for _, busy in stages)
     running = len({task.worker for task in job.tasks if task.state == "running"})
@@ -85,7 +86,7 @@ def wait_causes(view: View, job: JobStatus) -> tuple[TimeShare, ...]:
 
 
 def time_shares(wait: float, decode: float, wait_shares: Sequence[TimeShare]) -> tuple[TimeShare, ...]:
-    """A trainer's time, as parts of one that add up to it."""
+    """Split a trainer's time into fractions that add up to one."""
     own = TimeShare(kind="own", name="its own steps", share=max(0.0, 1 - wait - decode))
     unpacking = TimeShare(kind="decode", name="unpacking", share=min(decode, 1 - wait))
     return (
@@ -96,7 +97,7 @@ def time_shares(wait: float, decode: float, wait_shares: Sequence[TimeShare]) ->
 
 
 def wait_history(history: Iterable[RateSample], job: str, trainer_id: str, span_s: int) -> list[tuple[int, float]]:
-    """The share of waiting over time: the number of each step of the clock, and the mean in it."""
+    """The mean wait share in each time step, with the step's number; steps are aligned to the wall clock."""
     step = span_s / COLUMN_COUNT
     sums: dict[int, tuple[float, int]] = {}
     for moment in history:

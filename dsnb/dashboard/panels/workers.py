@@ -1,4 +1,4 @@
-"""The workers: how busy, what they make and send, what their windows hold."""
+"""The workers panel: how busy they are, what they produce and send, how full their windows are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ STALE_HEARTBEAT_S = 5.0
 
 
 def workers(view: View) -> Html:
-    """The panel."""
     title = heading("Workers", "who runs the pipelines", _scale(view))
     found = view.snapshot.workers if view.snapshot else ()
     if not found:
@@ -40,7 +39,7 @@ def workers(view: View) -> Html:
 
 
 def row(view: View, worker: WorkerStatus) -> TableRow:
-    """One worker's row."""
+    """Build the table row of one worker."""
     rates = view.rates.worker(worker.uid)
     late = worker.heartbeat_age_s > STALE_HEARTBEAT_S
     cells = (
@@ -77,7 +76,7 @@ def row(view: View, worker: WorkerStatus) -> TableRow:
 
 
 def _scale(view: View) -> Html | None:
-    """One more or one less, where the service starts its workers itself."""
+    """Buttons for one worker more or less; None unless the service starts its workers itself."""
     if view.snapshot is None or not view.snapshot.scalable:
         return None
     running = sum(worker.state == "running" for worker in view.snapshot.workers)

@@ -1,10 +1,10 @@
-// Carries markup from the server to its places, picks and requests from the page to the server, and watches that the server is there.
+// Puts the server's markup into its slots, sends the user's picks and requests to the server, and detects a lost server.
 
 const LOST_AFTER_MS = 4000;
 const ASK_AGAIN_MS = 3000;
 
-// Make the children of `live` those of `next`, keeping every node that stays: so transitions run on, and focus,
-// selection and scroll survive. Children with a data-key are found by it, others by their place.
+// Change the children of `live` into those of `next`, keeping each node that stays, so that transitions continue and
+// focus, selection and scroll position survive. Children with a data-key are matched by key, others by position.
 function morph(live, next) {
   const keyed = new Map();
   for (const child of live.children) if (child.dataset.key !== undefined) keyed.set(child.dataset.key, child);
@@ -32,7 +32,7 @@ function update(node, wanted) {
     if (node.nodeValue !== wanted.nodeValue) node.nodeValue = wanted.nodeValue;
     return;
   }
-  // An open list must not be rebuilt under the hand.
+  // Do not rebuild a list that the user may have open.
   if (node.nodeName === "SELECT" && node.matches(":focus")) return;
   if (node.nodeName === "INPUT" && !node.matches(":active")) node.value = wanted.getAttribute("value");
   for (const {name, value} of wanted.attributes) if (node.getAttribute(name) !== value) node.setAttribute(name, value);
@@ -53,7 +53,7 @@ function toggleTheme() {
   try {
     localStorage.setItem("dsnb-theme", root.dataset.theme);
   } catch (blocked) {
-    // A frame without storage forgets the choice, which is no reason to fail.
+    // Without storage (as in some frames) the choice is not remembered.
   }
 }
 
@@ -73,7 +73,7 @@ function watchServer(model) {
     return lost;
   };
   setInterval(look, 1000);
-  // A session cannot be taken up again: once the server answers, a fresh page is the way back.
+  // A session cannot be resumed: reload the page once the server answers again.
   setInterval(async () => {
     if (!look()) return;
     const answer = await fetch(location.href, {cache: "no-store"}).catch(() => null);

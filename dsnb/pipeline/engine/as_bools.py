@@ -1,4 +1,4 @@
-"""What a user's predicate answered, as truth values."""
+"""Converts the results of a user's predicate to truth values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _BOOL_TYPES: Final = frozenset({bool, np.bool_})
 
 
 def as_bools(name: str, answers: list[Any], failure: BaseException | None) -> tuple[list[Any], BaseException | None]:
-    """The answers as bool, up to the first that is none, and the error behind them.
+    """Convert results to bool up to the first that cannot be converted; return them and the error after them.
 
     Args:
-        name: The operation's, for errors.
-        answers: What the predicate gave.
-        failure: The error that ended the calls, if one did.
+        name: The operation's name, for errors.
+        answers: The results of the predicate.
+        failure: The error that ended the calls, or None.
     """
     if _BOOL_TYPES.issuperset(map(type, answers)):
         return answers, failure
@@ -25,7 +25,7 @@ def as_bools(name: str, answers: list[Any], failure: BaseException | None) -> tu
     for answer in answers:
         try:
             found.append(bool(answer))
-        except Exception as error:  # noqa: BLE001 - an answer's own __bool__ is user code too
+        except Exception as error:  # noqa: BLE001 - a result's own __bool__ is user code too
             return found, _not_a_bool(name, answer, error)
     return found, failure
 

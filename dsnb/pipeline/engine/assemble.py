@@ -1,6 +1,6 @@
-"""Laying the leaves of several elements out as one array: what `batch` does.
+"""Lays out the leaves of several elements as one array: the core of `batch`.
 
-Equal contiguous arrays and scalars of one type are joined as bytes, in one copy: a tenth of the cost of `np.stack`.
+Equal contiguous arrays, and scalars of one type, are joined as bytes in one copy, at a tenth of the cost of `np.stack`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from dsnb.pipeline.engine.to_numpy import mismatch, numpy_leaf
 Array = np.ndarray[Any, Any]
 
 MAX_SHARED_BATCH_BYTES: Final = COPY_BELOW
-"""Most bytes of batches that are laid out as one: whoever keeps one of them keeps no more than that."""
+"""Maximum size of batches that share one array. A user who keeps one of them keeps the whole array alive."""
 
 _MIN_IN_PLACE_BYTES: Final = 16 * 1024
-"""Bytes from which on arrays are laid out in their place one by one; smaller ones are joined, and copied there."""
+"""Arrays of at least this size are copied one by one to their final place; smaller ones are joined first and then
+copied."""
 
 
 class UnbatchableElement(Exception):
-    """An element that does not go into one batch with the others: its place among them, and what to tell the user."""
+    """An element that cannot be batched with the others: its index among them, and the error for the user."""
 
     def __init__(self, index: int, error: InvalidArgumentError) -> None:
         super().__init__(str(error))
@@ -36,16 +37,16 @@ class UnbatchableElement(Exception):
 
 
 def batch_of(structure: Structure, run: list[Any], first_number: int, allocate: Allocator | None = None) -> Any:
-    """One element out of several: each leaf an array with a first dimension more, read-only.
+    """Combine several elements into one: each leaf becomes a read-only array with one more dimension, the first.
 
     Args:
-        structure: How all of them are to be built.
+        structure: The structure that all elements must have.
         run: The elements, at least one.
-        first_number: The number of the first in the dataset, for errors.
-        allocate: Where to lay it out.
+        first_number: The number of the first element in the dataset, for errors.
+        allocate: Allocates the memory of the result; None for any memory.
 
     Raises:
-        OddElement: naming the first element that does not fit.
+        UnbatchableElement: for the first element that does not fit.
     """
     try:
         columns = columns_of(structure, run)
@@ -60,16 +61,16 @@ def batch_of(structure: Structure, run: list[Any], first_number: int, allocate: 
 
 
 def batches_of(structure: Structure, run: list[Any], size: int) -> Run | None:
-    """The first few batches out of a run, each leaf laid out once for all of them; they are views of that.
+    """Return the first few batches of a run as views of one array for each leaf.
 
     Args:
-        structure: How the elements are to be built.
+        structure: The structure of the elements.
         run: The elements, a multiple of `size`.
-        size: How many make a batch.
+        size: Elements of a batch.
 
     Returns:
-        As many as fit into `MAX_SHARED_BATCH_BYTES` bytes; None where that is less than two, where an element does not fit, or where
-        the type of a batch depends on what is in it.
+        As many batches as fit into `MAX_SHARED_BATCH_BYTES` bytes. None if fewer than two fit, an element does not fit,
+        or a batch's dtype depends on its values.
     """
     try:
         columns = columns_of(structure, run[:size])
@@ -88,7 +89,7 @@ def batches_of(structure: Structure, run: list[Any], size: int) -> Run | None:
 
 
 def _has_one_dtype(column: Sequence[Any]) -> bool:
-    """Whether these values make an array of one dtype however they are cut."""
+    """Whether these values make an array of the same dtype for every subset."""
     kinds = set(map(type, column))
     first = column[0]
     if len(kinds) > 1:
@@ -103,15 +104,15 @@ def _nbytes(leaf: Any) -> int:
 
 
 def stack_leaves(column: Sequence[Any], first_number: int = 0, out: Array | None = None) -> Array:
-    """The values of one leaf as one read-only array.
+    """Stack the values of one leaf into one read-only array.
 
     Args:
         column: The values.
         first_number: The number of the first element in the dataset, for errors.
-        out: Memory for arrays of the first one's size, to be used where they are laid out here.
+        out: Memory for the result, for arrays of the first one's size; used only where arrays are copied one by one.
 
     Example:
-        >>> stacked([1, 2, 3])
+        >>> stack_leaves([1, 2, 3])
         array([1, 2, 3])
     """
     kinds = set(map(type, column))
@@ -134,12 +135,12 @@ def stack_leaves(column: Sequence[Any], first_number: int = 0, out: Array | None
 
 
 def _leaf_kind(kind: type) -> type:
-    """`str`, `bytes`, or `object` for everything else: what can share an array."""
+    """Which leaves may share an array: `str`, `bytes`, or `object` for everything else."""
     return str if issubclass(kind, str) else bytes if issubclass(kind, bytes) else object
 
 
 def as_array(leaf: Any, index: int) -> Array:
-    """A leaf as an array; the error of one that cannot be is of the element `index` of the batch."""
+    """Return a leaf as an array; an error names element `index` of the batch."""
     try:
         return np.asarray(numpy_leaf(leaf))
     except InvalidArgumentError as error:
@@ -179,7 +180,7 @@ def _join_bytes(column: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, .
     try:
         body = b"".join(column)
     except (BufferError, TypeError, ValueError):
-        # Not contiguous, or of a dtype (dates) that exports no buffer.
+        # Not contiguous, or a dtype (such as dates) that exports no buffer.
         return np.stack(column)
     return np.frombuffer(body, dtype).reshape(len(column), *shape)
 
@@ -193,7 +194,7 @@ def _stack_text(column: Sequence[Any], leaf_type: type, first_number: int) -> Ar
 
 
 def unequal_error(what: str, its: Any, first: Any, number: int) -> InvalidArgumentError:
-    """The error of an element that differs from the first of its batch in shape, dtype or type."""
+    """Return the error of an element that differs from the first of its batch in shape, dtype or type."""
     cure = {"shape": "by cropping or padding", "dtype": "with x.astype(...)", "type": "with x.decode() or str(x)"}[what]
     return InvalidArgumentError(
         f"element {number} has the {what} {its}, the first of its batch {first}",

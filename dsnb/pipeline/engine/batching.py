@@ -1,4 +1,4 @@
-"""Gathering elements until they fill a batch: what `batch` and `padded_batch` share."""
+"""Gathers elements into batches; shared by `batch` and `padded_batch`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, as_list
 
 Assemble = Callable[[Structure, list[Any], int], Any]
-"""Makes one element of several; gets their structure and the number of the first; raises `UnbatchableElement`."""
+"""Combines elements into one, given their structure, the elements and the number of the first; raises
+`UnbatchableElement`."""
 AssembleMany = Callable[[Structure, list[Any], int], Run | None]
-"""Makes several small elements at once, so many of each; None where they are better made one by one."""
+"""Makes several small batches at once, given the structure, the elements and the batch size; None where one by one is
+better."""
 
 
 class BatchStage(Stage):
     """Gathers runs until they fill a batch.
 
-    An element that does not go with the others is left out and its error raised in the batch's place; what was gathered
-    stays, and an error from further up leaves it as it is too.
+    An element that does not fit the others is dropped, and its error takes the place of the batch. The gathered
+    elements are kept, also when an error comes from the input.
 
     Args:
-        name: The operation's.
+        name: The operation's name.
         source: The input.
         size: Elements of a batch.
-        drop_remainder: Whether a last, smaller batch is left out.
+        drop_remainder: Whether a smaller last batch is dropped.
         assemble: Makes a batch.
-        assemble_many: Makes several batches at once; then rows of one array make batches as they are, too.
-        copied_later: Whether such batches may be views of what the input lends.
+        assemble_many: Makes several batches at once. If given, rows of one array become batches without `assemble`.
+        copied_later: Whether such batches may be views of memory that the input shares.
     """
 
     def __init__(
@@ -64,11 +66,11 @@ class BatchStage(Stage):
 
     @property
     def may_share_memory(self) -> bool:
-        """Only batches that are rows of one array, where it may."""
+        """Whether batches may be views: only rows of one array that the input shares."""
         return self._copied_later and super().may_share_memory
 
     def skip(self, count: int) -> int:
-        """As many of the input's as a batch has, as long as nothing is gathered and no element failed."""
+        """Skip in the input while nothing is gathered and no element failed; otherwise make and drop the batches."""
         if self._count or self._failure is not None:
             return super().skip(count)
         skipped = self.inputs[0].skip(count * self._size)
@@ -77,24 +79,22 @@ class BatchStage(Stage):
         return full + (rest > 0 and not self._drop_remainder)
 
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        """As many of the input's as a batch has."""
         return ((self.inputs[0], count * self._size),)
 
     def resume_point(self, count: int) -> ResumePoint:
-        """As many of the input's as a batch has; an error leaves no count to go by."""
+        """Resume after the input elements of `count` batches; after errors their number is unknown."""
         if self._had_errors or self._start_point.skip:
             return super().resume_point(count)
         return self.resume_point_of_inputs(count * self._size)
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """As many of the input's as a batch has; an error came in the place of one."""
+        """Translate consumed batches to consumed elements of the input; an error took the place of one element."""
         listener = self.inputs[0].track_consumption(buffered=True)
         return None if listener is None else _BatchConsumptionListener(listener, self._size)
 
     def produce(self, want: int) -> Run:
-        """The next batches."""
         while self._count < self._size and not self._ended:
-            # Paced, so that a slow function can be cancelled before the batch is full.
+            # Short runs, so that a slow function can be cancelled before the batch is full.
             began = perf_counter_ns()
             run = self.inputs[0].pull(self._next_want(want))
             self._run_length.note(perf_counter_ns() - began)
@@ -108,9 +108,9 @@ class BatchStage(Stage):
         return self._cut(size, min(want, self._count // size))
 
     def _next_want(self, want: int) -> int:
-        """How many elements to ask for: up to the end of a batch where there are so many, so that nothing is left over.
+        """How many elements to pull: to the end of a batch where possible, so that no part of a run is left over.
 
-        What is left over would have to be copied together with the next run.
+        A left-over part would have to be copied together with the next run.
         """
         wanted = min(self._run_length.want, want * self._size - self._count)
         return wanted - max(0, wanted - (self._size - self._count)) % self._size
@@ -119,6 +119,7 @@ class BatchStage(Stage):
         lent = len(self._held) == 1 and not self._copied_later and super().may_share_memory
         held = _concat_runs(self._held)
         if isinstance(held, np.ndarray) and lent:
+            # The rows may be views of shared memory, so they are copied below: limit how much is copied for one run.
             batches = copy_run_length(size * held[:1].nbytes, batches)
         taken = size * batches
         if isinstance(held, np.ndarray) and self._assemble_many is not None:
@@ -160,7 +161,7 @@ class BatchStage(Stage):
 
 
 class _BatchConsumptionListener(ConsumptionListener):
-    """Tells of elements where batches are consumed."""
+    """Translates consumed batches to consumed elements."""
 
     def __init__(self, listener: ConsumptionListener, size: int) -> None:
         self._listener = listener
@@ -174,7 +175,7 @@ class _BatchConsumptionListener(ConsumptionListener):
 
 
 def _concat_runs(runs: list[Run]) -> Run:
-    """Runs as one: an array if all are arrays of equal rows."""
+    """Join runs: into an array if all are arrays with rows of the same shape and dtype, else into a list."""
     if len(runs) == 1:
         return runs[0]
     arrays = [run for run in runs if isinstance(run, np.ndarray)]

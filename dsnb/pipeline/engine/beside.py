@@ -1,11 +1,11 @@
-"""Calling user code on a thread beside the one that pulls, so that what is there does not wait for what is not.
+"""Calls user code on a separate thread, so that finished results need not wait for calls that take long.
 
-Theory of operation. A run of calls (of a function, or of a generator's `next`) appends to a list. While it goes on, the
-puller looks at that list after a few milliseconds and takes what it finds; it also cuts the calls short that have not
-begun, so that the run ends with the call that is being made, and the next wait needs no polling. How many calls were
-made is told by the results; the elements behind them are simply called for in the next run.
+Theory of operation. A run of calls (of a function, or of a generator's `next`) appends its results to a list. If the
+run takes longer than a few milliseconds, the puller takes the results that are in the list. It also removes the inputs
+of calls that have not begun, so that the run ends with the call in progress and the next wait needs no polling. The
+number of results shows how many calls were made; the puller passes the remaining elements to the next run.
 
-The same thread makes all calls of a stage: generators hold things (a database's cursor) that want to stay on one.
+The same thread makes all calls of a stage: generators may own objects (a database cursor) that must stay on one thread.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
 from dsnb.system_limits import start_thread
 
 MAX_HOLD_S: Final = 0.003
-"""How long results may wait for others of their run."""
+"""The longest time for which results wait for others of their run."""
 
 Extend = Callable[[list[Any], list[Any]], BaseException | None]
 
 
 class ThreadedCalls:
-    """Runs of calls, one at a time, on a thread that is started with the first.
+    """Runs of calls, one at a time, on a thread that starts with the first run.
 
     Args:
-        name: For the thread, behind the puller's.
+        name: Suffix of the thread's name, after the puller's name.
         call_all: Appends to the first list one result for each element of the second, up to the first error, which it
-            returns. The second may get shorter while it goes on.
+            returns. The second list may shrink while it runs.
     """
 
     def __init__(self, name: str, call_all: Extend) -> None:
@@ -45,21 +45,21 @@ class ThreadedCalls:
         self._failure: BaseException | None = None
         self._taken = 0
         self.running = False
-        """Whether calls are still being made: what was taken last came before its run was over."""
+        """Whether calls are still being made: the results taken last came before the end of their run."""
         self.cut_short = False
-        """Whether the newest run was cut short."""
+        """Whether inputs of the newest run were removed."""
         self._cancelled = False
         self._thread: threading.Thread | None = None
 
     @property
     def idle(self) -> bool:
-        """Whether there is no run that results are still to come from."""
+        """Whether no run has results that are still to be taken."""
         return self._run is None
 
     def start_run(self, run: list[Any]) -> None:
-        """Make a run of calls; only when idle."""
+        """Start a run of calls; only when idle."""
         if self._thread is None:
-            name = f"{threading.current_thread().name}-{self._name}"  # of the task, where there is one
+            name = f"{threading.current_thread().name}-{self._name}"  # includes the task's name on a worker
             thread = threading.Thread(target=self._thread_main, name=name, daemon=True)
             start_thread(thread)
             self._thread = thread
@@ -68,14 +68,14 @@ class ThreadedCalls:
         self._jobs.put(self._run_calls)
 
     def take_results(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
-        """At most `want` results, when there are some, or the run's end.
+        """Wait for results and return at most `want` of them, or the end of the run.
 
         Returns:
-            Elements, the results for as many of them as were called for without an error, and the error of the element
-            behind those, if there was one. Elements beyond are to be called for again.
+            Elements, the results of those that were called for without an error, and the error of the element after
+            those, or None. The elements without a result must be passed to another run.
 
         Raises:
-            CancelledError: when `cancel` was called.
+            CancelledError: `cancel` was called.
         """
         run = self._run
         if run is None:
@@ -91,12 +91,12 @@ class ThreadedCalls:
         return run[first:], results, self._failure
 
     def cancel(self) -> None:
-        """Wake whoever waits, for good; from any thread."""
+        """Wake all waiting threads, permanently; from any thread."""
         self._cancelled = True
         self._finished.put(False)
 
     def close(self, then: Callable[[], None] | None = None) -> None:
-        """End the thread, after `then` on it; waits shortly, unless user code holds it."""
+        """End the thread after it has called `then`; waits at most `JOIN_SECONDS`, because user code may be running."""
         self.cancel()
         if self._thread is None:
             if then is not None:
@@ -110,11 +110,12 @@ class ThreadedCalls:
             self._thread.join(JOIN_SECONDS)
 
     def _wait(self) -> None:
-        """Until the run is over, or has something and goes on too long."""
+        """Wait until the run is over, or has results and takes longer than `MAX_HOLD_S`."""
         try:
             self._finished.get(timeout=None if self.cut_short else MAX_HOLD_S)
         except Empty:
-            # Up to the call that is being made: a few more where it is over at this moment, which does no harm.
+            # Keep the input of the call in progress. If that call ends right now, one or a few more calls are made,
+            # which is harmless.
             del self._remaining[len(self._out) + 1 :]
             self.cut_short = True
             if len(self._out) > self._taken:
@@ -127,7 +128,7 @@ class ThreadedCalls:
     def _run_calls(self) -> None:
         try:
             self._failure = self._extend(self._out, self._remaining)
-        except BaseException as error:  # noqa: BLE001 - whoever waits must learn of it
+        except BaseException as error:  # noqa: BLE001 - the waiting thread must receive it
             self._failure = error
         self._finished.put(True)
 

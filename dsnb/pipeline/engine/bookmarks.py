@@ -1,4 +1,4 @@
-"""Bookmarks: what sources tell for a reading position whose elements do not follow from the pipeline alone."""
+"""Positions of sources whose elements do not follow from the pipeline alone, as parts of a reading position."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class PositionedSource(Protocol):
-    """The stage of such a source."""
+    """A stage of a source that has a position of its own."""
 
     source_key: str
-    """Which source of the pipeline, and which of its passes, it is."""
+    """Identifies the source in the pipeline, and the iteration of that source."""
 
     def source_position(self, consumed: int) -> Any:
-        """What a stage needs to go on behind its first `consumed` elements in the same order; plain data."""
+        """Return what a stage needs to continue after `consumed` elements in the same order, as plain data."""
         ...
 
 
 class SourcePositions:
-    """The bookmarks of one pass: those that a position brought, and the sources that make new ones.
+    """The source positions of one iteration: those that were loaded, and the sources that create new ones.
 
     Args:
-        loaded: What `collect` gave.
+        loaded: The result of `collect` to continue from.
     """
 
     def __init__(self, loaded: dict[str, Any] | None = None) -> None:
@@ -38,9 +38,9 @@ class SourcePositions:
         self._refused: tuple[str, str] | None = None
 
     def register(self, context: BuildContext, name: str) -> tuple[str, Any]:
-        """The place of a source that is being built, and its bookmark; None for a fresh one."""
+        """Return the key of a source that is being built, and its loaded position; None for a source without one."""
         self._used = True
-        if context.nested:  # how many of these there are, and which is which, only running could tell
+        if context.nested:  # only running the pipeline would show how many of these sources there are
             self.mark_unsupported(
                 f"{name} is read inside of a function of the pipeline",
                 "distribute the whole pipeline, not the datasets that its functions make",
@@ -49,22 +49,22 @@ class SourcePositions:
         return source_key, self._loaded.get(source_key)
 
     def loaded(self, source_key: str) -> Any:
-        """The bookmark that a position brought for a place; None where it brought none."""
+        """Return the loaded position for a key, or None."""
         return self._loaded.get(source_key)
 
     def mark_unsupported(self, obstacle: str, hint: str) -> None:
-        """Learn of a source that has no bookmark."""
+        """Record that some source has no position; `collect` then raises."""
         self._refused = self._refused or (obstacle, hint)
 
     def set_final(self, source_key: str, position: Any) -> None:
-        """Learn that a pass is over, and of the bookmark behind it."""
+        """Record the position of a source at the end of its iteration."""
         self._final[source_key] = position
 
     def collect(self, stage: Stage, consumed: int) -> dict[str, Any]:
-        """The bookmarks of all sources, when the first `consumed` elements of a pipeline need not be had again.
+        """Return the positions of all sources, given that the first `consumed` elements of the pipeline were consumed.
 
         Raises:
-            FailedPreconditionError: one of them has none.
+            FailedPreconditionError: a source has no position.
         """
         if self._refused is not None:
             raise no_position_error(*self._refused)
@@ -81,7 +81,7 @@ def _source_positions(stage: Stage, consumed: int) -> Iterator[tuple[str, Any]]:
 
 
 def no_position_error(obstacle: str, hint: str = "") -> FailedPreconditionError:
-    """The error of a pipeline that has no reading position."""
+    """Return the error for a pipeline that has no exact reading position."""
     return FailedPreconditionError(
         f"there is no exact reading position here: {obstacle}",
         did="no position was taken; reading goes on",
@@ -90,22 +90,22 @@ def no_position_error(obstacle: str, hint: str = "") -> FailedPreconditionError:
 
 
 def skip_consumed(stage: Stage, count: int, *, failed: bool) -> None:
-    """Leave out what was read before.
+    """Drop the elements that were consumed before.
 
     Args:
-        stage: A pipeline that nothing was read of.
-        count: Elements, and errors in their places.
-        failed: Whether there were errors among them: operations that gather may then have come to fewer elements than
-            the cheap way of skipping takes for granted.
+        stage: A pipeline of which nothing was read.
+        count: Elements to drop, including errors in place of elements.
+        failed: Whether there were errors among them. Then operations that gather elements may have produced fewer than
+            `skip` assumes, and elements are pulled instead.
     """
     if failed and not keeps_error_positions(stage):
         Stage.skip(stage, count)
-    elif count:  # else what comes first may be an error, of an element that `skip` leaves out
+    elif count:  # with a count of 0, `skip` could drop an error that comes first
         stage.skip(count)
 
 
 def keeps_error_positions(stage: Stage) -> bool:
-    """Whether an error in a source's place is an error in the same place at the end of a pipeline."""
+    """Whether an error at a source's position appears at the same position in the output of the pipeline."""
     return (
         (stage.one_to_one or not stage.inputs)
         and not stage.drops_prefix

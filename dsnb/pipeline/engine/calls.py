@@ -1,7 +1,7 @@
-"""Calling a user's function for each element of a run.
+"""Calls a user's function for each element of a run.
 
-One `list.extend` over a chain of C iterators makes the calls, so that a call costs what Python's own call costs. What
-came before an error stays in the list; the error is returned and the caller goes on behind it.
+One `list.extend` over a chain of C iterators makes the calls, so a call costs no more than Python's own call. Results
+before an error stay in the list; the error is returned, and the caller continues after it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from dsnb.wire import forks
 
 
 class UserFunction:
-    """A user's function as an operation calls it: tuples unpacked into arguments, everything else passed whole.
+    """A user's function as an operation calls it: tuples unpacked into arguments, other elements whole.
 
     Args:
-        function: What the user gave.
+        function: The user's function.
         operation: The name of the operation, for notes on errors.
-        keep_results: Whether results are kept, and so have to be dsnb's own (`engine/ownership`).
-        call: What to call for an element where the function gets more than that; it calls the function.
-        allocate: Where results are laid out that have to be copied.
+        keep_results: Whether results are kept, and so must be in memory that user code cannot write to
+            (`engine/ownership`).
+        call: Called for each element instead of `function`, when the function gets more than the element; it calls the
+            function.
+        allocate: Allocates the memory of results that must be copied.
     """
 
     def __init__(
@@ -49,14 +51,16 @@ class UserFunction:
         self._allocate = allocate
         self._fork_generation = forks.generation()
         self.returns_immutable = not keep_results
-        """Results that nobody can change need no look at each of them; the first run tells."""
+        """Whether results need no ownership check, because they are immutable or not kept; set from the last run's
+        results."""
 
     def extend(self, out: list[Any], run: list[Any]) -> BaseException | None:
         """Append the function's result for each element of `run` to `out`, up to the first error.
 
         Returns:
-            The error that ended it, if one did; the results before it are in `out`. A `KeyboardInterrupt` is the user's
-            on the main thread, where it must be raised at once, and an error like any other elsewhere.
+            The error that ended the calls, or None; `out` has the results before it. A `KeyboardInterrupt` on the main
+            thread comes from the user and must be raised at once by the caller; elsewhere it is an error like any
+            other.
         """
         began = len(out)
         was_immutable = self.returns_immutable
@@ -68,18 +72,18 @@ class UserFunction:
         finally:
             self.exit_stray_child()
         if len(out) - began < len(run):
-            # A StopIteration of the function ends `extend` without a trace.
+            # A StopIteration raised by the function ends `extend` silently; only the count shows it.
             return self._control_flow_error(StopIteration())
         if self._keep_results:
             self._check_immutability(out, began, was_immutable)
         return None
 
     def exit_stray_child(self) -> None:
-        """End a child that the function forked in a thread of dsnb's, where it returned in the child too."""
+        """Exit a child process that the function forked on a thread of dsnb, if it returned in the child too."""
         forks.exit_stranded_child(self._fork_generation)
 
     def annotate_error(self, failure: BaseException) -> BaseException:
-        """An error of the function's as it is passed on: its place noted, control flow wrapped."""
+        """Return an error of the function as users see it: with its location, control-flow exceptions wrapped."""
         if isinstance(failure, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             return failure
         if isinstance(failure, StopIteration) or not isinstance(failure, Exception):
@@ -91,7 +95,8 @@ class UserFunction:
         results = out[began:]
         self.returns_immutable = all_immutable(results)
         if was_immutable and not self.returns_immutable:
-            # The function changed its mind within a run; what it hands in from the next run on is looked at at once.
+            # The first mutable results appeared in this run. Copy them now; from the next run on, each result is
+            # checked as it is made.
             out[began:] = ensure_owned(results)
 
     def _control_flow_error(self, failure: BaseException) -> UserCodeError:
@@ -112,7 +117,7 @@ def _iterate_calls(function: Callable[..., Any], run: list[Any]) -> Iterator[Any
         return map(function, run)
     if len(kinds) == 1:
         return starmap(function, run)
-    # Not a generator: that would turn a StopIteration of the function into a RuntimeError without a place.
+    # Not a generator: it would turn a StopIteration of the function into a RuntimeError without a location.
     return map(partial(_call, function), run)
 
 
@@ -121,16 +126,17 @@ def _call(function: Callable[..., Any], element: Any) -> Any:
 
 
 class CallingStage(Stage):
-    """A stage that calls a user's function for the elements of its one input.
+    """A stage that calls a user's function for the elements of its only input.
 
-    Keeps what a failing call leaves over: elements not yet called for, and, when the user interrupted a cell, results
-    that were there already. So nothing is lost when reading goes on.
+    After a failing call it keeps the elements that were not called for yet and, if the user interrupted a cell, the
+    results that were already there. So nothing is lost when reading continues.
 
     Args:
-        name: Of the stage.
-        source: Its input.
-        function: What to call.
-        low_latency: Whether results are handed on at once although others of their run take long (`engine/beside`).
+        name: The name of the stage.
+        source: The input.
+        function: The function to call.
+        low_latency: Whether results are delivered at once although other calls of their run take long
+            (`engine/beside`).
     """
 
     def __init__(self, name: str, source: Stage, function: UserFunction, *, low_latency: bool = False) -> None:
@@ -144,7 +150,7 @@ class CallingStage(Stage):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left over from an earlier run."""
+        """Whether nothing is left over from earlier runs."""
         return (
             not self._pending_inputs and not self._leftover_results and self._failure is None and self._calls_finished
         )
@@ -157,8 +163,8 @@ class CallingStage(Stage):
         """Call the function for the next elements of the input, at most `want`.
 
         Returns:
-            The elements, the results for the first of them, and the error of the one behind those, if there was one.
-            No elements at the end.
+            The elements, the results of the first of them, and the error of the element after those, or None. No
+            elements at the end.
         """
         if self._inline_calls is not None:
             return self._call_next_inline(self._inline_calls, want)
@@ -187,7 +193,7 @@ class CallingStage(Stage):
 
     def _call_next_inline(self, calls: InlineCalls, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
         while run := self.next_inputs(want):
-            if len(run) == 1:  # of which nothing can be taken before it is over
+            if len(run) == 1:  # its one result is only available when the run is over
                 out: list[Any] = []
                 return run, out, self.function.extend(out, run)
             self._results_unchecked = self.function.returns_immutable
@@ -202,23 +208,23 @@ class CallingStage(Stage):
                 run = run[: len(out)]
             if out:
                 return run, out, None
-            want = 1  # somebody looked already, and nothing that is there may wait for another call
+            want = 1  # another thread took results early, and a finished result must not wait for another call
         return [], [], None
 
     def next_inputs(self, want: int) -> list[Any]:
-        """The elements to call the function for, at most `want`; none at the end."""
+        """Return the elements to call the function for, at most `want`; none at the end."""
         if not self._pending_inputs:
             return as_list(self.inputs[0].pull(want))
         run, self._pending_inputs = self._pending_inputs[:want], self._pending_inputs[want:]
         return run
 
     def take_leftover_results(self, want: int) -> list[Any]:
-        """Results left over from an interrupted run."""
+        """Return results that an interrupted run left over."""
         run, self._leftover_results = self._leftover_results[:want], self._leftover_results[want:]
         return run
 
     def deliver_before(self, out: list[Any], run: list[Any], called: int, failure: BaseException) -> Run:
-        """What to return after the call number `called` of `run` failed and `out` came before it."""
+        """Return `out`, the results before the failed call number `called` of `run`; the error is raised afterwards."""
         if isinstance(failure, Exception):
             self._pending_inputs = run[called + 1 :] + self._pending_inputs
             return self.fail_after(failure, out)
@@ -227,47 +233,43 @@ class CallingStage(Stage):
         raise failure
 
     def cancel(self) -> None:
-        """Wake the reader, though user code may go on."""
         super().cancel()
         for calls in (self._threaded_calls, self._inline_calls):
             if calls is not None:
                 calls.cancel()
 
     def release(self, unread: int) -> None:
-        """End the thread, if there is one, as soon as user code lets go of it."""
+        """End the calling thread, if there is one, as soon as user code returns."""
         if self._threaded_calls is not None:
             self._threaded_calls.close()
 
     def close_inputs(self, unread: int) -> None:
-        """Elements that wait for a call were never read either, where elements in are elements out."""
+        """Close the input; elements that wait for a call count as unread where input and output correspond."""
         super().close_inputs(unread + len(self._pending_inputs) if self.one_to_one else 0)
 
 
 class ResultsStage(CallingStage):
-    """A stage whose elements are the function's results."""
+    """A stage whose elements are the function's results, one for each input element."""
 
     one_to_one = True
 
     def produce(self, want: int) -> Run:
-        """The results for the next elements of the input."""
         if self._leftover_results:
             return self.take_leftover_results(want)
         run, out, failure = self.call_next(want)
         return out if failure is None else self.deliver_before(out, run, len(out), failure)
 
     def enable_inline_calls(self) -> bool:
-        """It does."""
         self._threaded_calls, self._inline_calls = None, InlineCalls(self.function.extend)
         return True
 
     def take_partial_run(self) -> list[Any] | None:
-        """The results so far."""
         out = self._inline_calls.take_partial_run() if self._inline_calls is not None else []
         return ensure_run_owned(out) if out and self._results_unchecked else out
 
 
 def call_once(function: UserFunction, element: Any) -> Any:
-    """The function's result for one element; raises its error."""
+    """Return the function's result for one element, or raise its error."""
     out: list[Any] = []
     failure = function.extend(out, [element])
     if failure is not None:
@@ -276,7 +278,7 @@ def call_once(function: UserFunction, element: Any) -> Any:
 
 
 def call_in_segments(function: UserFunction, run: list[Any]) -> list[list[Any] | Exception]:
-    """The results for a whole run with errors in their places, for threads that hand over finished runs."""
+    """Return the results for a whole run with errors in their places, for threads that deliver finished runs."""
     found: list[list[Any] | Exception] = []
     at = 0
     while at < len(run):
@@ -290,5 +292,5 @@ def call_in_segments(function: UserFunction, run: list[Any]) -> list[list[Any] |
 
 
 def concat_as_list(runs: Iterable[Run]) -> list[Any]:
-    """Several runs as one list."""
+    """Join several runs into one list."""
     return [element for run in runs for element in as_list(run)]

@@ -1,4 +1,4 @@
-"""What a user's function is called and where it was written, in words for reports and errors."""
+"""The name and source location of a user's function, as text for reports and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsnb.elements.tracebacks import format_location, format_note
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """The name that the user gave a function.
+    """Return the name that the user gave a function.
 
     Example:
         >>> function_name(functools.partial(len)), function_name(lambda x: x)
@@ -25,11 +25,11 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def location_of(function: Callable[..., Any], failure: BaseException | None = None) -> str:
-    """Where a function was written, as `cell 3 line 2` or `/path/module.py:12`; empty for one written in C.
+    """Return where a function was written, as `cell 3 line 2` or `/path/module.py:12`; empty for a C function.
 
     Args:
         function: The user's function.
-        failure: An error that left it; then the line is the one that was running.
+        failure: An error that it raised; then the line is the one that was running.
     """
     code = _code_of(function)
     if code is None:
@@ -38,11 +38,11 @@ def location_of(function: Callable[..., Any], failure: BaseException | None = No
 
 
 def add_location_note(failure: BaseException, operation: str, function: Callable[..., Any]) -> None:
-    """Note on an error which operation called which function when it happened; once for each place."""
-    # What stands for control flow has been nowhere yet.
+    """Add a note to an error that names the operation and the function that was called; once for each location."""
+    # An error that wraps a control-flow exception was not raised yet; its cause has the traceback.
     where = location_of(function, failure if failure.__traceback__ is not None else failure.__cause__)
     note = f"in {operation}, {where}" if where else f"in {operation}"
-    # A user may raise one and the same exception object again and again.
+    # A user may raise the same exception object again and again.
     known = getattr(failure, "__notes__", ())
     if note not in known and format_note(note) not in known:
         failure.add_note(note)

@@ -1,10 +1,11 @@
-"""Calling user code on the thread that pulls, while another thread may take what is there already.
+"""Calls user code on the pulling thread, while another thread may take the results that are already there.
 
-Theory of operation. The way of `engine/beside`, without its thread: to wake a thread costs more than most calls. So
-whoever pulls makes the calls itself, and a run that goes on too long can be looked at from outside. What is found there
-is taken, and the calls that have not begun are cut off, so that the pull ends with the call that is being made.
+Theory of operation. This does the same as `ThreadedCalls` without its thread, because waking a thread costs more than
+most calls. The pulling thread makes the calls itself, and another thread may look at a run that takes too long. It
+takes the results found there and removes the inputs of calls that have not begun, so that the pull ends with the call
+in progress.
 
-All calls are made on the thread that pulls, and so on one.
+All calls are made on the pulling thread, so user code always runs on the same one.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dsnb.pipeline.engine.beside import Extend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineResult:
-    """What came of a run of calls.
+    """The outcome of a run of calls.
 
     Attributes:
-        taken_count: Calls whose results were taken while it went on.
-        results: The results behind those.
-        failure: The error of the call behind those, if there was one.
-        cut_short: Whether there are fewer results because somebody took some.
+        taken_count: Calls whose results were taken while the run was in progress.
+        results: The results after those.
+        failure: The error of the call after those, or None.
+        cut_short: Whether results are missing because another thread took some and removed the remaining inputs.
     """
 
     taken_count: int
@@ -35,10 +36,10 @@ class InlineResult:
 
 
 class InlineCalls:
-    """Runs of calls, one at a time.
+    """Runs of calls on the pulling thread, one at a time.
 
     Args:
-        extend: As of `ThreadedCalls`.
+        extend: Makes the calls, like `call_all` of `ThreadedCalls`.
     """
 
     def __init__(self, extend: Extend) -> None:
@@ -50,10 +51,10 @@ class InlineCalls:
         self._cancelled = False
 
     def run_calls(self, run: list[Any]) -> InlineResult:
-        """Make a run of calls; elements beyond what came of it are to be called for again.
+        """Make a run of calls. Elements that have no result must be passed to another run.
 
         Raises:
-            CancelledError: when `cancel` was called.
+            CancelledError: `cancel` was called.
         """
         left, out = list(run), list[Any]()
         with self._lock:
@@ -72,24 +73,25 @@ class InlineCalls:
     def _call(self, out: list[Any], left: list[Any]) -> BaseException | None:
         try:
             return self._extend(out, left)
-        except BaseException as error:  # noqa: BLE001 - in the place of an element, as on a thread of its own
+        except BaseException as error:  # noqa: BLE001 - raised in place of an element, as with a separate thread
             return error
 
     def take_partial_run(self) -> list[Any] | None:
-        """What the run has so far that goes on now, and end it with the call that is being made; from any thread.
+        """Take the results of the running calls so far, and end the run after the call in progress; from any thread.
 
-        None where no calls are being made.
+        None if no calls are being made.
         """
         with self._lock:
             if not self._remaining:
                 return None
             first, self._taken = self._taken, len(self._out)
-            # Up to the call that is being made: a few more where it is over at this moment, which does no harm.
+            # Keep the input of the call in progress. If that call ends right now, one or a few more calls are made,
+            # which is harmless.
             del self._remaining[self._taken + 1 :]
             return self._out[first : self._taken]
 
     def cancel(self) -> None:
-        """Begin no further call, for good; from any thread."""
+        """Start no further call, permanently; from any thread."""
         with self._lock:
             self._cancelled = True
             self._remaining.clear()

@@ -1,4 +1,4 @@
-"""Datasets that a user's function makes while the pipeline runs: what `flat_map` and `interleave` read."""
+"""Datasets that a user's function creates while the pipeline runs, for `flat_map` and `interleave`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from dsnb.pipeline.operation import BuildContext, Operation
 
 
 class InnerDatasets:
-    """The stages of the datasets that a function makes of a stage's elements, one by one.
+    """The stages of the datasets that a function creates from a stage's elements, one by one.
 
-    Each is read whole, never split, and is a pass of its own: shuffles in them draw anew.
+    Each dataset is read whole, never split, and is an iteration of its own: shuffles in it draw anew.
+
+    Args:
+        name: The name of the operation.
+        function: The user's function; returns a Dataset.
+        source: The stage whose elements the function gets.
+        context: The context of the operation.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], source: Stage, context: BuildContext) -> None:
@@ -23,17 +29,17 @@ class InnerDatasets:
         self._source = source
         self._context = context.inner()
         self.count = 0
-        """How many datasets were made."""
+        """How many datasets were created."""
 
     def begin_at(self, count: int) -> None:
-        """Go on as if so many had been made."""
+        """Continue as if `count` datasets had been created."""
         self.count = count
 
     def next(self) -> Stage | None:
-        """The stage of the next dataset; None at the end of the input.
+        """Return the stage of the next dataset; None at the end of the input.
 
         Raises:
-            Exception: the error of the input or of the function; the next call goes on with the next element.
+            Exception: the error of the input or of the function; the next call continues with the next element.
         """
         run = as_list(self._source.pull(1))
         if not run:

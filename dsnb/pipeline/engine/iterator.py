@@ -1,4 +1,4 @@
-"""What `iter(dataset)` gives: elements one by one out of runs, for as little as that can cost."""
+"""The iterator that `iter(dataset)` returns: yields elements one by one from runs, at minimal cost per element."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from dsnb.wire import forks
 
 _CLOSE_SECONDS: Final = 1.0
 _SLOW_LOOP_NS: Final = 10_000
-"""From here on a user's loop takes so long for an element that it costs little to tell of each one."""
+"""If the user's loop takes at least this long for an element, reporting each one as consumed costs little."""
 _MAX_UNREPORTED_NS: Final = 1_000_000
-"""For how long a faster loop may go on before it tells of what it consumed."""
+"""The longest time for which a faster loop may leave consumed elements unreported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IteratorPosition:
-    """Where in a pass an iterator is.
+    """How far an iterator has read.
 
     Attributes:
-        yielded: Elements that its reader was given, and errors in the places of some.
+        yielded: Elements delivered to the user, including errors in place of elements.
         failed: Whether there were such errors.
-        ended: Whether its reader was told of the end.
+        ended: Whether the user received the end.
     """
 
     yielded: int = 0
@@ -44,46 +44,46 @@ class IteratorPosition:
 
 
 class Iteration(Protocol):
-    """The pass that an iterator's elements are of: builds its pipeline, makes and takes reading positions."""
+    """One iteration of a dataset: builds its pipeline, saves and loads reading positions."""
 
     def numbered(self) -> Iteration:
-        """The pass itself: which one it is, is decided when it begins."""
+        """Return this iteration with its number, which is assigned when it begins."""
         ...
 
     def build(self) -> Stage:
-        """The pipeline, before its first element. Building it reads nothing and joins no job."""
+        """Build the pipeline, before its first element. Reads nothing and joins no job."""
         ...
 
     def seek(self, stage: Stage, position: IteratorPosition) -> None:
-        """Have a pipeline that nothing was read of go on at a place."""
+        """Move a pipeline of which nothing was read to `position`."""
         ...
 
     def state(self, stage: Stage | None, position: IteratorPosition) -> dict[str, Any]:
-        """A place as plain data; a pass that came to its end needs no pipeline for that."""
+        """Return a position as plain data. `stage` may be None if the iteration has ended."""
         ...
 
     def load_state(self, state: Any) -> tuple[Iteration, IteratorPosition]:
-        """The pass and the place that a state tells; raises if it is none."""
+        """Return the iteration and position that `state` describes; raises if it is not a valid state."""
         ...
 
     def make_current(self) -> None:
-        """Have the next loop over the dataset be the pass after this one."""
+        """Make the next loop over the dataset the iteration after this one."""
         ...
 
 
 class ElementIterator(Iterator[Any]):
-    """One pass over a dataset.
+    """One iteration over a dataset.
 
-    Nothing happens before the first `next` or `start()`: a dataset that a service reads joins its job then, and an
-    iterator that is made and dropped costs nothing. An error of one element stands in its place: `next` raises it, and
-    the next `next` goes on with the element behind. Dropping the iterator closes it; so do its end, `close()` and
-    leaving its `with` block.
+    Nothing happens before the first `next` or `start()`: only then does a dataset that is read from a service join its
+    job, so an iterator that is never read costs nothing. The error of one element takes its place: `next` raises it,
+    and the following `next` continues with the element after it. The iterator closes at its end, on `close()`, at the
+    end of its `with` block, and when it is garbage-collected.
 
     Args:
-        stage: The pipeline, where there is one already; the iterator closes it.
+        stage: An existing pipeline, if any; the iterator closes it.
         max_run_length: The longest run to pull at once.
-        writable: Whether elements are copies that the reader may write to.
-        iteration: Builds the pipeline, and can begin the pass again, for reading positions.
+        writable: Whether elements are copies that the user may write to.
+        iteration: Builds the pipeline, and can start the same iteration again for reading positions.
 
     Example:
         >>> import dsnb
@@ -117,10 +117,11 @@ class ElementIterator(Iterator[Any]):
         try:
             return self._refill()
         except BaseException as error:
-            __tracebackhide__ = True  # IPython and pytest leave this frame out
-            # A traceback that is kept (a notebook keeps the last one) must not keep the iterator open.
+            __tracebackhide__ = True  # IPython and pytest hide this frame
+            # A stored traceback (a notebook keeps the last one) must not keep the iterator alive and open.
             del self
-            limit = None if hasattr(error, "__notes__") else limit_error(error)  # a function's own error is the user's
+            # a user function's own error stays as it is
+            limit = None if hasattr(error, "__notes__") else limit_error(error)
             if limit is not None:
                 raise limit from error
             clean_for_user(error)
@@ -129,7 +130,7 @@ class ElementIterator(Iterator[Any]):
     def _refill(self) -> Any:
         try:
             with self._lock:
-                for element in self._run:  # another thread was here first
+                for element in self._run:  # another thread refilled it first
                     return element
                 if self._finalizer.alive:
                     if not self._state.begun:
@@ -151,14 +152,14 @@ class ElementIterator(Iterator[Any]):
     def start(self) -> Self:
         """Begin before the first `next`: join the job, so that workers produce while this process does other things.
 
-        A second call does nothing; nor does one after the end.
+        A second call does nothing, nor does a call after the end.
 
         Returns:
             The iterator.
 
         Raises:
-            DsnbError: what the first `next` would raise, as when the service does not answer or the job has other
-                parameters. The next `next` tries again.
+            DsnbError: what the first `next` would raise, for example if the service does not answer or the job has
+                other parameters. The next `next` tries again.
 
         Example:
             >>> import dsnb
@@ -182,7 +183,7 @@ class ElementIterator(Iterator[Any]):
         self._state.begun, self._state.loaded_state = True, None
 
     def _pipeline_stage(self) -> Stage:
-        """The pipeline; it is built now if it was not."""
+        """Return the pipeline; build it first if necessary."""
         if self._state.stage is None:
             self._iteration = self._require_iteration().numbered()
             self._state.set_stage(self._iteration.build())
@@ -193,28 +194,29 @@ class ElementIterator(Iterator[Any]):
         try:
             self._require_iteration().seek(stage, position)
         except BaseException:
-            self._state.stage = None  # what was left out so far cannot be told: the next attempt builds it anew
+            # It is unknown how much was skipped before the error, so the next attempt builds a fresh pipeline.
+            self._state.stage = None
             stage.close()
             raise
 
     @property
     def closed(self) -> bool:
-        """Whether there is nothing more to come."""
+        """Whether the iterator has ended or was closed."""
         return not self._finalizer.alive
 
     @checked()
     def state_dict(self) -> dict[str, Any]:
-        """The reading position: what it takes to go on behind the element that came last, also in another process.
+        """Return the reading position: what is needed to continue after the last element, also in another process.
 
-        Before the first `next` it is the beginning of the pass. Taking it joins no job.
+        Before the first `next` it is the start of the epoch. Taking it joins no job.
 
         Returns:
             Plain data of text, numbers, lists and dicts, for JSON or pickle; a few hundred bytes for most pipelines.
 
         Raises:
-            FailedPreconditionError: naming the operation whose elements could not be had again in the same order; or
-                the iterator was closed before its end.
-            UnavailableError: a service that is read from does not answer.
+            FailedPreconditionError: the pipeline cannot be repeated exactly, with the name of the operation; or the
+                iterator was closed before its end.
+            UnavailableError: the service that is read from does not answer.
 
         Example:
             >>> import dsnb
@@ -233,25 +235,26 @@ class ElementIterator(Iterator[Any]):
                     "the iterator was closed, so its reading position is gone",
                     hint="take state_dict() first, then close it",
                 )
-            if self._state.loaded_state is not None:  # a copy: nothing was read since it was loaded
+            if self._state.loaded_state is not None:  # nothing was read since it was loaded; the user gets a copy
                 return deepcopy(self._state.loaded_state)
             stage = self._state.stage if position.ended else self._pipeline_stage()
             return self._require_iteration().state(stage, position)
 
     @checked(state=anything)
     def load_state_dict(self, state: Any) -> None:
-        """Go to a reading position that `state_dict` gave, of this pipeline in this or another process.
+        """Go to a reading position that `state_dict` returned, in this or another process, for this pipeline.
 
-        The next `next`, or `start()`, goes there. What can jump (ranges, slices, recordings, shuffles of them) does;
-        other pipelines run up to there again. The next loop over the dataset will be the pass behind.
+        The next `next` or `start()` moves there. Sources that can jump (ranges, slices, recordings, and shuffles of
+        them) do so; other pipelines run again up to the position. The next loop over the dataset is the epoch after it.
 
         Args:
-            state: The position. With an error the iterator stays where it is.
+            state: The position. If it is refused, the iterator stays where it is.
 
         Raises:
-            InvalidArgumentError: it is no position, or of another pipeline; the first operation that differs is named.
-            FailedPreconditionError: another version of dsnb wrote it. That the service cannot go on there is raised by
-                the next `next`.
+            InvalidArgumentError: `state` is not a position, or belongs to another pipeline; the message names the first
+                operation that differs.
+            FailedPreconditionError: another version of dsnb wrote it. If the service cannot continue there, the next
+                `next` raises instead.
 
         Example:
             >>> import dsnb
@@ -280,11 +283,11 @@ class ElementIterator(Iterator[Any]):
 
     @checked()
     def close(self) -> None:
-        """Stop reading and let go of threads and files; then `next` raises StopIteration. Harmless twice."""
+        """Stop reading and release threads and files; then `next` raises StopIteration. A second call does nothing."""
         if self._state.inherited:
             return
         self._state.cancel()
-        # Another thread may be reading; it lets go as soon as user code does.
+        # Another thread may hold the lock while it reads; `cancel` makes it return as soon as user code does.
         locked = self._lock.acquire(timeout=_CLOSE_SECONDS)
         try:
             self._finish()
@@ -298,7 +301,7 @@ class ElementIterator(Iterator[Any]):
             self._state.close()
 
     def reports(self) -> tuple[StageReport, ...]:
-        """What each operation did so far, the last one first."""
+        """Return the counters of each operation, the last operation first."""
         stage = self._state.stage
         return () if stage is None else tuple(reports(stage))
 
@@ -312,14 +315,14 @@ class ElementIterator(Iterator[Any]):
 
 
 class _IteratorState:
-    """What an iterator reads from; outlives it just long enough to be closed."""
+    """The part of an iterator that its finalizer needs: pipeline and pulled elements, but not the iterator."""
 
     def __init__(self, stage: Stage | None, max_run_length: int, converter: NumpyConverter) -> None:
         self.stage = stage
         self.begun = False
-        """Whether the pipeline was started, and is where it should be."""
+        """Whether the pipeline was started and has reached its start position."""
         self.loaded_state: dict[str, Any] | None = None
-        """The position that it is to begin at, as it was loaded."""
+        """The loaded position at which it begins; None after the first read."""
         self._closed = False
         self._fork_generation = forks.generation()
         self._run_length = AdaptiveRunLength(max_run_length)
@@ -333,42 +336,42 @@ class _IteratorState:
         self._tracker = _ConsumptionTracker()
 
     def set_stage(self, stage: Stage) -> None:
-        """Take a pipeline in; where the iterator was closed meanwhile, it is closed too."""
+        """Set the pipeline; close it at once if the iterator was closed meanwhile."""
         self.stage = stage
         if self._closed:
             stage.close()
 
     def at_position(self, position: IteratorPosition, stage: Stage | None) -> _IteratorState:
-        """A source of the same kind of elements, at a place of a pass."""
+        """Return a fresh state with the same settings, at `position`."""
         source = _IteratorState(stage, self._run_length.maximum, self._converter.fresh_copy())
         source._pulled, source._had_errors, source.ended = position.yielded, position.failed, position.ended
         return source
 
     @property
     def position(self) -> IteratorPosition:
-        """How far its reader is."""
+        """How far the user has read: what was pulled, less what was not yielded."""
         held = length_hint(self._run) + len(self._unconverted) + (self._failure is not None)
         return IteratorPosition(yielded=self._pulled - held, failed=self._had_errors, ended=self.ended)
 
     def refuse_inherited(self) -> None:
-        """Refuse to work for a process that it came to by a fork.
+        """Refuse to work in a child process that inherited the iterator by `fork`.
 
         Raises:
-            FailedPreconditionError: it did.
+            FailedPreconditionError: the iterator was inherited.
         """
         if self.inherited:
             raise forks.inherited_error("this iterator cannot be read here")
 
     @property
     def inherited(self) -> bool:
-        """Whether it came to this process by a fork."""
+        """Whether this process inherited the iterator by a fork."""
         return forks.forked_since(self._fork_generation)
 
     def next_run(self) -> Iterator[Any]:
-        """The next elements; an exhausted iterator at the end.
+        """Return an iterator over the next elements; an exhausted one at the end.
 
         Raises:
-            FailedPreconditionError: the iterator came to this process by a fork.
+            FailedPreconditionError: this process inherited the iterator by a fork.
         """
         self.refuse_inherited()
         self._tracker.finish_run()
@@ -390,7 +393,7 @@ class _IteratorState:
         return self._run
 
     def forget_withdrawn(self) -> bool:
-        """Drop what was pulled and belongs to other readers by now; whether there was any."""
+        """Drop pulled elements that now belong to other clients, and return whether there were any."""
         left, self._tracker.withdrawn = self._tracker.withdrawn, 0
         if left:
             self._pulled -= left + len(self._unconverted) + (self._failure is not None)
@@ -418,15 +421,15 @@ class _IteratorState:
             raise failure
 
     def cancel(self) -> None:
-        """Wake the thread that reads, for good."""
+        """Wake the reading thread; every later read fails."""
         self._closed = True
         stage = self.stage
         if stage is not None:
             stage.cancel()
 
     def close(self) -> None:
-        """Close the pipeline, telling it what was never yielded."""
-        if self.inherited:  # its threads are the parent's, and so is what they wait for
+        """Close the pipeline, and pass it the number of elements that were never yielded."""
+        if self.inherited:  # its threads, and the events they wait for, exist only in the parent
             return
         self._closed = True
         self._tracker.finish_run(length_hint(self._run))
@@ -435,9 +438,9 @@ class _IteratorState:
             stage.close(length_hint(self._run) + len(self._unconverted))
 
     def drop(self) -> None:
-        """Close the pipeline of an iterator that was dropped, without holding up whoever dropped it.
+        """Close the pipeline of an iterator that was garbage-collected, without blocking.
 
-        That may be a garbage collection: at any moment, in any thread, under any lock.
+        Garbage collection may happen at any moment, in any thread, under any lock.
         """
         if self.stage is None:
             return
@@ -450,16 +453,17 @@ class _IteratorState:
             return
         try:
             threading.Thread(target=self.close, name="dsnb-close", daemon=True).start()
-        except RuntimeError:  # the interpreter is ending and starts no more threads
+        except RuntimeError:  # Python is shutting down and starts no more threads
             self.close()
 
 
 class _ConsumptionTracker:
-    """Tells the source of a pipeline which elements its user has consumed, where the source wants to know.
+    """Reports to the source of a pipeline which elements the user consumed, if the source needs to know.
 
-    A service gives what a reader did not consume to another one, so it has to know up to the last element. To tell of
-    each one costs a few hundred nanoseconds. So that is done in loops that take longer than `_SLOW_LOOP_NS` an element; a
-    faster one tells of runs, which it is done with after `_MAX_UNREPORTED_NS`.
+    A service gives what one client did not consume to another one, so it needs the exact count. Reporting one element
+    costs a few hundred nanoseconds. So single elements are reported only for loops that take at least `_SLOW_LOOP_NS`
+    for each element. Faster loops report whole runs, whose length is limited so that a run lasts at most
+    `_MAX_UNREPORTED_NS`.
     """
 
     def __init__(self) -> None:
@@ -471,22 +475,22 @@ class _ConsumptionTracker:
         self.max_run_length = MAX_RUN_LENGTH
         """The longest run to pull."""
         self.withdrawn = 0
-        """Elements of the last run that the user does not get: they belong to other readers."""
+        """Elements of the last run that are withheld from the user, because they belong to other clients now."""
 
     def start(self, stage: Stage) -> None:
-        """Ask a pipeline whether it wants to know, before it gives anything."""
+        """Get the pipeline's listener, if it has one, before the first pull."""
         if not self._asked:
             self._asked, self._listener = True, stage.track_consumption()
 
     def hand_out(self, elements: list[Any]) -> Iterator[Any]:
-        """An iterator over elements that the user is about to consume."""
+        """Return an iterator over elements that the user is about to consume."""
         if self._listener is None:
             return iter(elements)
         self._handed_out, self._handed_out_at_ns = len(elements), perf_counter_ns()
         return _TrackedElements(elements, self._listener, self) if self._reports_each else iter(elements)
 
     def finish_run(self, unread: int = 0) -> None:
-        """Learn that the user has consumed what was handed out, but for the last `unread`."""
+        """Report the run that was handed out, except its last `unread` elements, and adapt to the loop's speed."""
         count, self._handed_out = self._handed_out - unread, 0
         if self._listener is None or count <= 0:
             return
@@ -499,13 +503,13 @@ class _ConsumptionTracker:
         )
 
     def report_error(self) -> None:
-        """Learn that the user was given an error in an element's place."""
+        """Report that the user received an error in place of an element."""
         if self._listener is not None:
             self._listener.consumed(0, 1)
 
 
 class _TrackedElements(Iterator[Any]):
-    """Elements of which each is told of when it is handed out."""
+    """Yields elements and reports each one as consumed when it is yielded."""
 
     __slots__ = ("_elements", "_listener", "_tracker")
 
@@ -527,4 +531,5 @@ class _TrackedElements(Iterator[Any]):
 
 
 _inherited_states: list[_IteratorState] = []
-"""Iterators from before a fork that were dropped after it: they are kept, since taking them apart may hang."""
+"""States of inherited iterators that were dropped in the child. They stay referenced, because destroying them may
+hang."""

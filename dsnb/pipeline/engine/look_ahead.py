@@ -1,9 +1,10 @@
-"""Pulling a stage on a thread of its own, ahead of whoever reads, a bounded number of elements far.
+"""Pulls a stage on its own thread, a bounded number of elements ahead of the reader.
 
 Theory of operation. One thread pulls runs and appends them to a deque; the reader takes them from the other end. All
-waits are on one condition and end when an element, room, the end, or `cancel` comes: nothing polls and nothing waits
-for ever. Errors of single elements travel in the deque at their places. Once the buffer was full of
-cheap elements, the thread sleeps until half of it is free, so that two fast sides do not wake each other for each one.
+waits use one condition and end when an element, free capacity, the end, or `cancel` comes: nothing polls and nothing
+waits forever. Errors of single elements are in the deque at their places. Once the buffer was full of cheap elements,
+the thread sleeps until half of it is free. Otherwise a fast producer and a fast reader would wake each other for each
+element.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.system_limits import start_thread
 
 JOIN_SECONDS: Final = 0.5
-"""How long closing waits for a thread that is in user code; then the thread ends by itself, later."""
+"""How long closing waits for a thread that is in user code; after that the thread ends on its own."""
 _FIRST_CAPACITY: Final = 2
 _MOST_ELEMENTS: Final = 8192
 _MOST_BYTES: Final = 64 << 20
@@ -28,13 +29,14 @@ _DEFAULT_LEAF_BYTES: Final = 32
 
 
 class LookAhead:
-    """A stage's elements, pulled ahead of time.
+    """A stage's elements, pulled ahead of the reader.
 
     Args:
-        stage: What to pull; closed by whoever made it, through `close_stage`.
+        stage: The stage to pull; its owner closes it through `close_stage`.
         name: For the thread's name.
-        capacity: The most elements that lie ready; None to begin with a few and double whenever the reader had to wait.
-        changed: The condition to wait on; several look-aheads may share one, so that a reader can wait for any.
+        capacity: The maximum number of ready elements; None to begin with a few and double whenever the reader had to
+            wait.
+        changed: The condition to wait on; several instances may share one, so that a reader can wait for any of them.
     """
 
     def __init__(
@@ -58,27 +60,27 @@ class LookAhead:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` would return at once."""
+        """Whether `take` would return immediately."""
         return bool(self._ready) or self._ended or self._cancelled
 
     @property
     def started(self) -> bool:
-        """Whether it has begun to pull."""
+        """Whether pulling has begun."""
         return self._thread is not None
 
     def start(self) -> None:
-        """Begin to pull; the second call does nothing."""
+        """Begin to pull; a second call does nothing."""
         if self._thread is None and not self._cancelled:
             thread = threading.Thread(target=self._thread_main, name=f"dsnb-{self._name}", daemon=True)
             start_thread(thread)
             self._thread = thread
 
     def take(self, want: int) -> Run:
-        """At least one and at most `want` elements, or an empty run at the end; waits for them.
+        """Return at least one and at most `want` elements, or an empty run at the end; waits for them.
 
         Raises:
             Exception: the error of one element, in its place.
-            CancelledError: when `cancel` was called.
+            CancelledError: `cancel` was called.
         """
         self.start()
         with self._changed:
@@ -91,14 +93,14 @@ class LookAhead:
             return self._next(want)
 
     def cancel(self) -> None:
-        """End all waits, for good; from any thread."""
+        """End all waits permanently; from any thread."""
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()
         self._stage.cancel()
 
     def join(self) -> bool:
-        """Wait a bounded time for the thread's end; whether it has ended. If not, it closes the stage when it does."""
+        """Wait up to `JOIN_SECONDS` for the thread; return whether it ended. If not, it closes the stage later."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
@@ -108,7 +110,7 @@ class LookAhead:
         return not self._abandoned
 
     def close_stage(self, unread: int) -> None:
-        """Stop the thread and close the stage, now or when user code lets go of it."""
+        """Stop the thread and close the stage, now or when user code returns."""
         self.cancel()
         with self._changed:
             unread += sum(len(item) for item in self._ready if not isinstance(item, BaseException))
@@ -124,7 +126,7 @@ class LookAhead:
         self.grow()
 
     def grow(self) -> None:
-        """Hold twice as much: the reader was faster for a while. Under the condition's lock."""
+        """Double the capacity, because the reader was faster for a while. The caller holds the condition's lock."""
         if not self._adaptive or not self._ready or self.capacity >= _MOST_ELEMENTS:
             return
         run = self._ready[0]
@@ -163,15 +165,18 @@ class LookAhead:
             with self._changed:
                 self._ended = self._finished = True
                 self._changed.notify_all()
+                # Both threads set or read `_abandoned` under the lock, so exactly one of them closes the stage.
                 abandoned = self._abandoned
             if abandoned:
                 self._stage.close()
 
     def _wait_for_capacity(self, *, slow: bool) -> int:
-        """How many more elements may lie ready; 0 when there is nothing more to do."""
+        """Wait for capacity and return how many more elements may be buffered; 0 when nothing is left to do."""
         with self._changed:
             if self.buffered >= self.capacity:
                 self._full = True
+                # Slow elements: refill after each one. Cheap ones: sleep until half of the buffer is free, which saves
+                # wake-ups.
                 self._resume_below = self.capacity - 1 if slow else self.capacity // 2
             self._changed.wait_for(lambda: not self._full or self._cancelled)
             return 0 if self._cancelled or self._ended else max(1, self.capacity - self.buffered)

@@ -1,12 +1,12 @@
-"""Making what user code hands in exclusive: memory that nobody else has, for dsnb to keep and to hand on by reference.
+"""Makes results of user code exclusive: memory that nothing else refers to, so dsnb can keep it or pass it on.
 
-A function or generator may return the same buffer every time and write into it again for the next element; it may
-return what it was given, or a part of what it captured. So an array that anything else refers to is copied at once,
-before user code runs again, whether NumPy would let it be written to or not. A fresh array is not copied: nothing else
-refers to it or to the memory under it, which reference counts tell.
+A function or generator may return the same buffer every time and overwrite it for the next element; it may return its
+argument, or a part of what it captured. So an array that anything else refers to is copied at once, before user code
+runs again, whether or not NumPy marks it writable. A fresh array is not copied: its reference count, and that of the
+memory under it, show that nothing else refers to it.
 
-How many references an object has that "nothing else" refers to depends on the interpreter and on the way it came here.
-The counts are therefore measured at import, with the very code that is used afterwards.
+The reference count of an object that "nothing else" refers to depends on the Python version and on the calls that it
+passed through. The expected counts are therefore measured at import, with the same code that is used afterwards.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ _CONTAINERS = (tuple, dict, list)
 
 
 def ensure_owned(values: Iterable[Any], allocate: Allocator | None = None) -> Iterator[Any]:
-    """The values, each copied as far as anything else refers to its memory, one by one as they are made.
+    """Yield the values one by one as they are made; copy each as far as anything else refers to its memory.
 
     Args:
-        values: The values; nobody else may refer to the one that is asked for last.
-        allocate: Where copies of arrays are laid out.
+        values: The values; nothing else may refer to the one that was requested last.
+        allocate: Allocates the memory of copied arrays.
 
     Example:
         >>> def counting(buffer):
         ...     for value in range(3):
         ...         buffer[0] = value
         ...         yield buffer
-        >>> [int(array[0]) for array in owned(counting(np.zeros(1)))]
+        >>> [int(array[0]) for array in ensure_owned(counting(np.zeros(1)))]
         [0, 1, 2]
     """
     return map(_ensure_owned if allocate is None else partial(_ensure_owned_with_allocator, allocate), values)
 
 
 def ensure_run_owned(run: list[Any]) -> list[Any]:
-    """A run that was made without a look at each element, as it may be kept."""
+    """Return a run whose elements were not checked as they were made, with mutable ones copied as needed."""
     return run if all_immutable(run) else list(ensure_owned(run))
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether nobody can change an element: scalars and text, alone or in tuples."""
+    """Whether an element cannot be changed: scalars and text, alone or in tuples."""
     cls = type(value)
     return cls in IMMUTABLE or (cls is tuple and all(map(is_immutable, value)))
 
 
 def all_immutable(run: list[Any]) -> bool:
-    """Whether `is_immutable` holds for a whole run, looked at by columns."""
+    """Whether `is_immutable` holds for all elements of a run; checks by columns, which is faster."""
     kinds = set(map(type, run))
     if kinds <= IMMUTABLE:
         return True
@@ -72,9 +72,9 @@ def _ensure_owned(value: Any) -> Any:
         return value
     unshared = getrefcount(value) <= _UNSHARED_COUNT
     if unshared and cls is np.ndarray and value.base is None:
-        return value  # a fresh array, too
+        return value  # a fresh array, which owns its memory
     if unshared and cls is dict and IMMUTABLE.issuperset(map(type, value.values())):
-        return value  # the usual dict of scalars, without three calls more
+        return value  # a dict of scalars, the usual case: saves three calls
     return _ensure_value_owned(value, unshared)
 
 
@@ -90,7 +90,7 @@ def _ensure_owned_with_allocator(allocate: Allocator, value: Any) -> Any:
 def _ensure_child_owned(value: Any, parent_unshared: bool) -> Any:
     if type(value) in IMMUTABLE:
         return value
-    # Counted before the call: an argument that waits for it is one reference more.
+    # Counted before the call: the argument of a call in progress is one more reference.
     unshared = parent_unshared and getrefcount(value) <= _UNSHARED_CHILD_COUNT
     return _ensure_value_owned(value, unshared)
 
@@ -102,7 +102,8 @@ def _ensure_value_owned(value: Any, unshared: bool) -> Any:
         return _ensure_container_owned(value, unshared)
     if is_data_class(type(value)):
         return _ensure_instance_owned(value, unshared)
-    # A record is a view. Something that is no element yet (an image object, say) only the user's functions can copy.
+    # A record is a view, so it is copied. Other types (an image object, say) are not elements yet; only user functions
+    # know how to copy them.
     return copy_record(value) if isinstance(value, np.void) else value
 
 
@@ -126,14 +127,14 @@ def _ensure_instance_owned(value: Any, unshared: bool) -> Any:
 
 
 def _is_array_owned(array: np.ndarray[Any, Any], unshared: bool) -> bool:
-    """Whether nothing else refers to an array, nor to what it is a view of."""
+    """Whether nothing else refers to an array, or to any array that it is a view of."""
     base: Any = array.base
     while unshared and base is not None:
         unshared = getrefcount(base) <= _UNSHARED_BASE_COUNT
         if type(base) is bytes:
             return unshared
         if not isinstance(base, np.ndarray):
-            return False  # a file, or another library's memory: what else refers to that is not known
+            return False  # a file or another library's memory: its other users are unknown
         base = base.base
     return unshared
 

@@ -1,4 +1,4 @@
-"""Laying out elements whose sizes differ as one array, filled up to one size: what `padded_batch` does."""
+"""Lays out elements of different sizes as one array, padded to one size: the core of `padded_batch`."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ _LEFT_OUT = "the element was left out; reading goes on with the next"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padding:
-    """To what sizes leaves are filled up, and with what.
+    """The shapes to pad leaves to, and the fill values.
 
     Attributes:
-        shapes: Nested as the elements: for each leaf its sizes, None where the largest of the batch counts. None alone
-            where that holds for all leaves.
-        values: Nested likewise: for each leaf what to fill up with. One value for all leaves; None for zeros, "" and
-            the like.
+        shapes: Nested like the elements: the sizes of each leaf, None for the largest size in the batch. None alone
+            means that for all leaves.
+        values: Nested like the elements: the fill value of each leaf. One value applies to all leaves; None means
+            zeros, "" and the like.
     """
 
     shapes: Any = None
     values: Any = None
 
     def shapes_for(self, structure: Structure) -> list[Shape | None]:
-        """One shape for each leaf; None where it follows from the batch.
+        """Return one shape for each leaf; None where the batch determines it.
 
         Raises:
-            InvalidArgumentError: when what the user gave is nested differently.
+            InvalidArgumentError: `shapes` is nested differently from the elements.
         """
         if self.shapes is None:
             return [None] * structure.leaves
         return list(map(_shape_of, flatten_up_to(structure, self.shapes, "padded_shapes")))
 
     def values_for(self, structure: Structure) -> list[Any]:
-        """One value for each leaf, None for the default.
+        """Return one fill value for each leaf; None for the default.
 
         Raises:
-            InvalidArgumentError: when what the user gave is nested differently.
+            InvalidArgumentError: `values` is nested differently from the elements.
         """
         if self.values is None or np.isscalar(self.values) or isinstance(self.values, np.ndarray):
             return [self.values] * structure.leaves
@@ -57,10 +57,10 @@ class Padding:
     def assemble(
         self, structure: Structure, run: list[Any], first_number: int, allocate: Allocator | None = None
     ) -> Any:
-        """One element out of several, laid out where there is room for it.
+        """Combine several elements into one, in memory from `allocate` if given.
 
         Raises:
-            OddElement: naming the first element that does not fit.
+            UnbatchableElement: for the first element that does not fit.
         """
         try:
             columns = columns_of(structure, run)
@@ -76,10 +76,10 @@ class Padding:
 
 
 def flatten_up_to(structure: Structure, nested: Any, name: str) -> list[Any]:
-    """What stands in `nested` where `structure` has its leaves.
+    """Return the parts of `nested` at the places where `structure` has its leaves.
 
     Raises:
-        InvalidArgumentError: when it is nested differently.
+        InvalidArgumentError: `nested` is nested differently.
     """
     if structure.kind == "leaf":
         return [nested]
@@ -107,7 +107,7 @@ def _has_keys(nested: Any, keys: tuple[str, ...]) -> bool:
 
 
 def _shape_of(given: Any) -> Shape:
-    sizes = getattr(given, "shape", given)  # a TensorSpec will do
+    sizes = getattr(given, "shape", given)  # a TensorSpec is accepted too
     if sizes is None or isinstance(sizes, (int, np.integer)):
         sizes = (sizes,)
     try:
@@ -131,7 +131,7 @@ def _no_shape(given: Any) -> InvalidArgumentError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RaggedArrays:
-    """Arrays that are to be filled up."""
+    """Arrays of one leaf that must be padded."""
 
     arrays: list[Array]
     shape: tuple[int, ...]
@@ -140,7 +140,7 @@ class _RaggedArrays:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of them, filled up."""
+        """Size of all arrays after padding, in bytes."""
         return len(self.arrays) * math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -201,10 +201,10 @@ def _too_large(shape: tuple[int, ...], wanted: Shape) -> InvalidArgumentError:
 
 
 def fill_value_of(value: Any, dtype: np.dtype[Any]) -> Any:
-    """What to fill up with, as a value of the dtype.
+    """Return the fill value converted to `dtype`.
 
     Raises:
-        InvalidArgumentError: for a value that the dtype does not have.
+        InvalidArgumentError: the dtype cannot represent the value.
     """
     if value is None:
         return np.zeros((), dtype)[()]

@@ -1,12 +1,12 @@
-"""Calling a user's function on several threads.
+"""Calls a user's function on several threads.
 
-Theory of operation. Each thread in turn takes the next run from the input (one at a time: a stage has one puller),
-gives it the next number, calls the function for its elements and files what came out, errors in their places, under
-that number. The reader takes finished runs in the order of their numbers, or as they finish. Runs are made long enough
-to be worth a hand-over (`TARGET_RUN_WORK_NS` of work), and at most two runs a thread are out at once, so that a slow function is
-called for few elements that nobody may want.
+Theory of operation. Each thread pulls the next run from the input (one thread at a time: a stage has one puller),
+assigns it the next number, calls the function for its elements, and stores the results, with errors in their places,
+under that number. The reader takes finished runs in the order of their numbers or in the order in which they finish.
+Runs are long enough to pay for passing them between threads (`TARGET_RUN_WORK_NS` of work), and at most two runs for
+each thread are in flight, so that a slow function is called for few elements that may never be read.
 
-All waits are on one condition and end with `cancel`.
+All waits use one condition and end with `cancel`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.system_limits import start_thread
 
 TARGET_RUN_WORK_NS: Final = 300_000
-"""The work that pays for handing a run to another thread (some 20 microseconds)."""
+"""The work in a run that pays for passing it to another thread, which costs some 20 microseconds."""
 ADD_THREAD_AFTER_S: Final = 0.02
-"""How long a reader waits for a call before others are begun beside it, where that is allowed."""
+"""How long a reader waits for a running call before another thread starts to call, where that is allowed."""
 _RUNS_PER_THREAD: Final = 2
 
 Segments = list[list[Any] | Exception]
 
 
 class ParallelCalls:
-    """A stage's elements after a function that several threads call.
+    """The results of a function that several threads call for a stage's elements.
 
     Args:
-        stage: The input; closed through `close_stage`.
-        function: What to call.
-        threads: How many call it.
+        stage: The input; `close_stage` closes it.
+        function: The function to call.
+        threads: The number of threads at first.
         ordered: Whether results come in the order of the inputs.
     """
 
@@ -66,20 +66,20 @@ class ParallelCalls:
         self.wait_ns = 0
 
     def buffered_and_capacity(self) -> tuple[int, int]:
-        """How many results lie ready, and about how many elements may be out at once: never less."""
+        """Return how many results are ready, and about how many elements may be in flight; the second is never less."""
         with self._changed:
             waiting = [segment for run in self._finished.values() for segment in run]
             ready = sum(len(s) if isinstance(s, list) else 1 for s in (*waiting, *self._ready))
-            # Runs that are out may be longer than those to come: they were made before the function got slow.
+            # Runs in flight may be longer than the next ones: they were pulled before the function became slow.
             return ready, max(ready, self._count * _RUNS_PER_THREAD * self._run_length.want)
 
     @property
     def threads(self) -> int:
-        """How many there are."""
+        """The current number of threads."""
         return self._count
 
     def grow(self, threads: int) -> None:
-        """Have so many threads, if there are fewer; only after the first `take`."""
+        """Start threads until there are `threads`; only after the first `take`."""
         with self._changed:
             while self._count < threads and not self._cancelled:
                 self._add_thread(self._count)
@@ -87,15 +87,15 @@ class ParallelCalls:
             self._changed.notify_all()
 
     def take(self, want: int, max_threads: int = 0) -> Run:
-        """At least one and at most `want` results, or an empty run at the end; waits for them.
+        """Return at least one and at most `want` results, or an empty run at the end; waits for them.
 
         Args:
-            want: The most results.
-            max_threads: Up to how many threads to have if the reader has to wait long, one more each time.
+            want: The maximum number of results.
+            max_threads: While the reader waits long, one thread after another is added up to this number.
 
         Raises:
             Exception: the error of one element, in its place.
-            CancelledError: when `cancel` was called.
+            CancelledError: `cancel` was called.
         """
         self._start()
         with self._changed:
@@ -106,26 +106,28 @@ class ParallelCalls:
             return self._next(want) if self._ready else []
 
     def stop_pulling(self) -> None:
-        """Take nothing more from the input; what is out already can still be taken, then comes the end."""
+        """Pull nothing more from the input; results in flight can still be taken, then the end comes."""
         with self._changed:
             self._exhausted = True
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """End all waits, for good; from any thread."""
+        """End all waits permanently; from any thread."""
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()
         self._stage.cancel()
 
     def close_stage(self) -> None:
-        """Stop the threads and close the input, now or when user code lets go of it."""
+        """Stop the threads and close the input, now or when user code returns."""
         self.cancel()
         deadline = perf_counter_ns() + int(JOIN_SECONDS * 1e9)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, (deadline - perf_counter_ns()) / 1e9))
         with self._changed:
+            # A thread may still be in user code: then the last thread to end closes the input, which must not be closed
+            # during a pull.
             self._abandoned = self._running > 0
         if not self._abandoned:
             self._stage.close()
@@ -140,7 +142,7 @@ class ParallelCalls:
     def _add_thread(self, number: int) -> None:
         name = f"dsnb-{self._function.operation}-{number}"
         thread = threading.Thread(target=self._thread_main, name=name, daemon=True)
-        start_thread(thread)  # under the lock: `close` cannot join a thread that has not begun
+        start_thread(thread)  # inside the lock: `close_stage` cannot join a thread that has not started
         self._threads.append(thread)
         self._running += 1
 
@@ -188,7 +190,7 @@ class ParallelCalls:
                 self._stage.close()
 
     def _next_job(self) -> tuple[int, list[Any] | Exception] | None:
-        """A number and the run, or the input's error, that goes by it; None when there is nothing more to do."""
+        """Return the next run, or the input's error, with its number; None when nothing is left to do."""
         with self._changed:
             self._changed.wait_for(self._may_pull)
             if self._cancelled or self._exhausted:
@@ -201,6 +203,7 @@ class ParallelCalls:
             if pulled == []:
                 self._exhausted = True
                 return None
+            # Numbers are assigned in the order of pulls, because the next pull only begins after this block.
             self._next_in += 1
             self._in_flight += 1
             return self._next_in - 1, pulled
@@ -214,7 +217,7 @@ class ParallelCalls:
             return as_list(self._stage.pull(self._run_length.want))
         except Exception as failure:  # noqa: BLE001 - raised again where the element is read
             return failure
-        except BaseException as failure:  # noqa: BLE001 - a thread that ended here would leave the reader waiting
+        except BaseException as failure:  # noqa: BLE001 - if the thread ended here, the reader would wait forever
             return self._function.annotate_error(failure)  # type: ignore[return-value]
 
     def _run_job(self, number: int, pulled: list[Any] | Exception) -> None:

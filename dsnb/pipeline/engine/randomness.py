@@ -1,4 +1,4 @@
-"""Where shuffles get their draws from."""
+"""Random generators for shuffles and other operations that draw."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from dsnb.pipeline.operation import BuildContext
 
 FIXED_SEED: Final = 0x6473_6E62
-"""The seed where an order has to be the same for every task or pass and the user gave none."""
+"""The seed where an order must be the same for every task or iteration and the user gave none."""
 _SEED_RANGE: Final = 2**64
 
 
 def generator(context: BuildContext, seed: int | None, *node_index: int) -> np.random.Generator:
-    """A generator for one operation in one pass.
+    """Return a generator for one operation in one iteration.
 
     Args:
-        context: Tells the run's entropy and the pass.
-        seed: The user's seed: the same seed gives the same draws in the same pass of any run.
+        context: Gives the run's entropy and the iteration.
+        seed: The user's seed: the same seed gives the same draws in the same iteration of any run.
         node_index: Where in the tree the operation stands; without a seed, two operations must not draw alike.
     """
     if seed is None:
@@ -27,5 +27,5 @@ def generator(context: BuildContext, seed: int | None, *node_index: int) -> np.r
 
 
 def fixed_generator(seed: int | None) -> np.random.Generator:
-    """A generator that draws the same in every pass of every run."""
+    """Return a generator that draws the same in every iteration of every run."""
     return np.random.default_rng([FIXED_SEED if seed is None else seed % _SEED_RANGE])

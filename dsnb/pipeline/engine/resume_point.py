@@ -1,14 +1,14 @@
-"""Where a fresh stage begins, so that it gives what another one gave after some elements.
+"""Where a fresh stage must begin to continue another stage's output after some of its elements.
 
-Theory of operation. A worker that dies leaves a task whose elements are partly consumed. Another worker builds the
-same pipeline and begins it behind the consumed elements. A `ResumePoint` says how: the inputs begin at their own
-points, then the stage leaves out its next `skip` elements. An operation that makes one element of one, or of n, passes
-the count on to its input, so that nothing is computed twice. One that cannot tell which inputs its elements came from
-(a filter, a file reader) notes a *mark* whenever it holds nothing: so many elements out, so many in. It then begins at
-the last mark, and leaves out only what came since. Operations that always hold elements back (a shuffle) begin at the
-start of the pass.
+Theory of operation. When a worker dies, its task's elements are partly consumed. Another worker builds the same
+pipeline and begins after the consumed elements. A `ResumePoint` describes how: the inputs begin at their own points,
+then the stage drops its next `skip` elements. An operation that makes one element of one, or of n, translates the count
+for its input, so that nothing is computed twice. An operation that cannot tell which inputs its elements came from (a
+filter, a file reader) records a *resumable position* whenever it buffers nothing: the number of elements out and in at
+that moment. It then begins at the last such position and drops only the elements after it. Operations that always
+buffer elements (a shuffle) begin at the start of the iteration.
 
-A source says how many splits are behind for good. The dispatcher forgets those, and hands out the rest again.
+A source also states how many splits are finished for good. The dispatcher forgets those, and assigns the others again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ class ResumePoint:
     """Where a stage begins.
 
     Attributes:
-        skip: Elements to leave out once the inputs have begun.
-        skip_one_by_one: Whether to leave them out one by one, because some of them were errors: the short way loses count.
-        counter: What an operation counts by itself: files that were read, passes of a repeat, the next number.
-        inputs: Where the inputs begin; empty for at their beginning.
+        skip: Elements to drop once the inputs have begun.
+        skip_one_by_one: Whether to pull and drop them, because some of them were errors: `Stage.skip` of an operation
+            may count errors differently.
+        counter: The operation's own counter: files read, repetitions of a repeat, the next number.
+        inputs: Where the inputs begin; empty if they begin at their start.
         provider: The split provider of a source; -1 for a source that reads everything.
-        repetition: Which repetition of its splits the source is in.
-        finished_splits: How many splits of that repetition are behind for good.
+        repetition: The repetition of its splits that the source reads.
+        finished_splits: How many splits of that repetition are finished for good.
     """
 
     skip: int = 0
@@ -47,14 +48,14 @@ class ResumePoint:
     finished_splits: int = 0
 
     def sources(self) -> Iterator[ResumePoint]:
-        """The points of the sources that read splits."""
+        """Yield the points of the sources that read splits."""
         if self.provider >= 0:
             yield self
         for point in self.inputs:
             yield from point.sources()
 
     def without_finished_splits(self) -> ResumePoint:
-        """The same point for a stage that has begun there: the splits behind it are not handed out any more."""
+        """Return the point without its finished splits, for a stage that began there without them."""
         return replace(self, finished_splits=0, inputs=tuple(point.without_finished_splits() for point in self.inputs))
 
 
@@ -62,12 +63,13 @@ START: Final = ResumePoint()
 
 
 def needs_released_splits(point: ResumePoint, released: ResumePoint) -> bool:
-    """Whether a point needs splits that are behind another one for good.
+    """Whether a point needs splits that were released because `released` had finished them.
 
-    Points of growing counts may go back: a stage that has noted many marks lets some of them go.
+    A point for a larger count may lie earlier: a stage that has recorded many positions drops some of them.
 
     Example:
-        >>> needs_forgotten(ResumePoint(provider=0, splits=8), ResumePoint(provider=0, splits=9))
+        >>> point, released = (ResumePoint(provider=0, finished_splits=count) for count in (8, 9))
+        >>> needs_released_splits(point, released)
         True
     """
     behind = {source.provider: (source.repetition, source.finished_splits) for source in point.sources()}
@@ -78,17 +80,17 @@ def needs_released_splits(point: ResumePoint, released: ResumePoint) -> bool:
 
 
 def to_text(point: ResumePoint) -> str:
-    """A point as it travels: text with nothing in it but what differs from the start.
+    """Encode a point as JSON text for transfer; only fields that differ from the start are included.
 
     Example:
-        >>> to_text(ResumePoint(skip=3, inputs=(ResumePoint(provider=0, splits=8),)))
-        '{"skip":3,"inputs":[{"provider":0,"splits":8}]}'
+        >>> to_text(ResumePoint(skip=3, inputs=(ResumePoint(provider=0, finished_splits=8),)))
+        '{"skip":3,"inputs":[{"provider":0,"finished_splits":8}]}'
     """
     return json.dumps(_to_plain_data(point), separators=(",", ":"))
 
 
 def from_text(text: str) -> ResumePoint:
-    """The point that a text tells."""
+    """Decode a point that `to_text` encoded."""
     return _from_plain_data(json.loads(text))
 
 
@@ -108,15 +110,15 @@ def _from_plain_data(data: dict[str, Any]) -> ResumePoint:
 
 
 class ResumablePositions:
-    """The moments at which a stage held nothing: how many elements it had given, and its input had.
+    """The moments at which a stage buffered nothing, as counts of elements out and elements in.
 
-    Written by the thread that pulls, read by any.
+    Written by the pulling thread, read by any thread.
 
     Example:
-        >>> marks = Marks()
-        >>> marks.add(10, 40, 0)
-        >>> marks.add(20, 90, 0)
-        >>> marks.before(15)
+        >>> positions = ResumablePositions()
+        >>> positions.add(10, 40, 0)
+        >>> positions.add(20, 90, 0)
+        >>> positions.last_before(15)
         (10, 40, 0)
     """
 
@@ -124,22 +126,23 @@ class ResumablePositions:
         self._positions: list[tuple[int, int, int]] = []
 
     def add(self, elements_out: int, elements_in: int, counter: int) -> None:
-        """Note a moment."""
+        """Record a moment; a later one with the same `elements_out` replaces it."""
         positions = self._positions
         if positions and positions[-1][0] == elements_out:
-            positions[-1] = (elements_out, elements_in, counter)  # what was taken since gave nothing
+            positions[-1] = (elements_out, elements_in, counter)  # inputs taken since then produced nothing
             return
         positions.append((elements_out, elements_in, counter))
         if len(positions) > _MAX_POSITIONS:
             self._positions = [*positions[::2], positions[-1]]
 
     def last_before(self, elements_out: int) -> tuple[int, int, int] | None:
-        """The last moment with no more elements given; earlier ones are forgotten, since counts only grow."""
+        """Return the last moment with at most `elements_out` elements; forgets earlier ones, since counts only grow."""
         positions = self._positions
         index = bisect_right(positions, elements_out, key=lambda mark: mark[0]) - 1
         if index < 0:
             return None
         found = positions[index]
+        # `add` replaces the list when it is full, on another thread: delete only from the list that is still in use.
         if index > _MAX_POSITIONS // 8 and positions is self._positions:
             del positions[:index]
         return found

@@ -1,28 +1,28 @@
-"""How many elements to ask for at once: few while they are slow, many while they are cheap."""
+"""Chooses how many elements to pull at once: few while they are slow, many while they are cheap."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_RUN_LENGTH: Final = 1024
-"""Beyond some hundreds of elements a longer run gains nothing."""
+"""Longer runs than some hundreds of elements gain nothing."""
 TARGET_RUN_NS: Final = 1_000_000
-"""What a run may cost before the first of its elements is held back noticeably."""
+"""A run may take this long without a noticeable delay of its first element."""
 _TOO_LONG_FACTOR: Final = 4
 
 
 class AdaptiveRunLength:
-    """The wanted length of the next run: 1 at first, doubled while runs are short, halved when one took far too long.
+    """Length of the next run: 1 at first, doubled while runs are short, halved after one that took far too long.
 
     Args:
         maximum: The upper limit.
-        target_ns: A run that took less is doubled.
+        target_ns: The length doubles after a run that took less than this.
 
     Example:
-        >>> pace = Pace(most=4)
+        >>> run_length = AdaptiveRunLength(maximum=4)
         >>> for elapsed_ns in (10, 10, 10):
-        ...     pace.note(elapsed_ns)
-        >>> pace.want
+        ...     run_length.note(elapsed_ns)
+        >>> run_length.want
         4
     """
 
@@ -34,7 +34,7 @@ class AdaptiveRunLength:
         self._target_ns = target_ns
 
     def note(self, elapsed_ns: int) -> None:
-        """Learn from how long the last run took."""
+        """Adapt to the time that the last run took."""
         if elapsed_ns < self._target_ns:
             self.want = min(2 * self.want, self.maximum)
         elif elapsed_ns > _TOO_LONG_FACTOR * self._target_ns:

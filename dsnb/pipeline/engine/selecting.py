@@ -1,4 +1,4 @@
-"""Taking each element from one of several datasets: what `choose_from_datasets` and `sample_from_datasets` share."""
+"""Takes each element from one of several datasets; shared by `choose_from_datasets` and `sample_from_datasets`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from dsnb.pipeline.engine.stage import Run, Stage, as_list
 
 
 class SelectStage(Stage):
-    """Draws, and takes the next element of the dataset that each draw means.
+    """Draws dataset numbers, and takes the next element of each drawn dataset.
 
-    From each dataset as many elements are asked for as the next draws want of it, so that the order never depends on
-    the lengths of runs. A draw that meets a dataset's end is used up; so is one that meets an error.
+    A pull from a dataset requests as many elements as the next draws need, so that the order never depends on run
+    lengths. A draw is used up even if it meets the end of its dataset or an error.
 
     Args:
-        name: The operation's.
-        sources: The datasets; `inputs` may have others besides.
-        stop_on_empty: Whether the first dataset that ends is the end of all; else its draws are passed over.
+        name: The operation's name.
+        inputs: All inputs of the stage: the datasets, and possibly others.
+        sources: The datasets.
+        stop_on_empty: Whether everything ends with the first dataset that ends; otherwise later draws of it are
+            skipped.
     """
 
     def __init__(self, name: str, inputs: Sequence[Stage], sources: Sequence[Stage], *, stop_on_empty: bool) -> None:
@@ -32,19 +34,18 @@ class SelectStage(Stage):
         self.active = set(range(len(sources)))
 
     def draw(self, want: int) -> Sequence[Any]:
-        """At least one and at most `want` further draws; none at their end."""
+        """Return at least one and at most `want` further draws; none at their end."""
         raise NotImplementedError
 
     def dataset_index(self, draw: Any) -> int:
-        """The number of the dataset that a draw means now.
+        """Return the number of the dataset that a draw selects now.
 
         Raises:
-            InvalidArgumentError: it means none.
+            InvalidArgumentError: it selects none.
         """
         raise NotImplementedError
 
     def produce(self, want: int) -> Run:
-        """The next elements."""
         out, self._interrupted = self._interrupted, []
         try:
             while not out and self.active:

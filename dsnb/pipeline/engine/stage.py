@@ -1,16 +1,16 @@
-"""A stage is an operation at work: what `Operation.build` makes, what a worker or a loop pulls runs of elements from.
+"""Stages, the running form of a pipeline: a worker or an iterator pulls runs of elements from the last one.
 
-Theory of operation. Work moves in *runs*: whoever wants elements says how many at most (`want`), and gets between one
-and that many; an empty run is the end, and stays the end. The wanted count travels upstream, so that `take(5)` behind a
-slow `map` never calls the function a sixth time. Whoever stands at the end of the chain begins with runs of one and
-doubles them while they stay short (`engine/pace.py`), so a slow first element is not held back, and fast ones cost
-their share of one clock read.
+Theory of operation. Elements move in *runs*. A pull states the largest number of elements that is wanted (`want`) and
+returns between one and that many; an empty run means the end, and every later pull is empty too. The wanted number
+travels upstream, so that `take(5)` after a slow `map` never calls the function a sixth time. The consumer at the end of
+the chain starts with runs of one element and doubles the length while runs take little time (`engine/run_length.py`).
+So a slow first element is delivered at once, and the cost of reading the clock is shared by many fast ones.
 
-A run is a list of elements, or a NumPy array whose first axis counts them (ranges and slices: nothing is taken apart
-that nobody looks into).
+A run is a list of elements, or a NumPy array whose first axis counts them. Ranges and slices return arrays, so that
+elements are only taken apart where an operation looks into them.
 
-Errors stand in their element's place: elements before the failing one are delivered first, then `pull` raises, and the
-next `pull` goes on with the element after it.
+An error takes the place of its element: the elements before it are delivered first, then `pull` raises, and the next
+`pull` continues with the element after it.
 """
 
 from __future__ import annotations
@@ -33,29 +33,30 @@ Run = list[Any] | np.ndarray[Any, Any]
 
 
 class ConsumptionListener(Protocol):
-    """What a source wants to know of its elements behind the operations of this process."""
+    """Receives from the iterator how many elements the user consumed; implemented by sources."""
 
     def consumed(self, elements: int, errors: int) -> None:
-        """Learn that the user had so many more elements, and errors in the places of others."""
+        """Record that the user received `elements` more elements, and `errors` errors in place of others."""
 
     def may_consume(self) -> bool:
-        """Whether what was given and not consumed may still be consumed: it may belong to another reader by now."""
+        """Whether elements delivered but not consumed may still be consumed: False once another client owns them."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReport:
-    """What one stage did so far. Counters only grow; rates are the reader's to compute.
+    """Counters of one stage since it began. They only grow, so that readers compute rates from two reports.
 
     Attributes:
-        name: The operation and where its function was written, as in `map(decode)`.
+        name: The operation and the name of its function, as in `map(decode)`.
         depth: Distance from the last operation of the pipeline.
         elements: Elements that left this stage.
-        busy_ns: Time spent in this stage itself, its inputs' time taken off; summed over its threads.
-        wait_ns: Time this stage waited for its inputs on another thread, or a source for splits of the dispatcher.
-        buffered: Elements that lie ready in this stage now (prefetch, shuffle, parallel map).
-        capacity: The most elements that it holds; 0 where it holds none.
-        threads: How many call its function at present; 0 where none were asked for, and the one that pulls does it.
+        busy_ns: Time spent in this stage itself, without its inputs' time; summed over its threads.
+        wait_ns: Time this stage waited for its inputs on another thread, or, in a source, for splits from the
+            dispatcher.
+        buffered: Elements that are ready in this stage now (prefetch, shuffle, parallel map).
+        capacity: The maximum of `buffered`; 0 for a stage that buffers nothing.
+        threads: Threads that call its function now; 0 if none were requested and the pulling thread makes the calls.
     """
 
     name: str
@@ -69,31 +70,32 @@ class StageReport:
 
 
 class Stage:
-    """An operation at work. Not thread-safe: one puller at a time.
+    """Running form of an operation. Not thread-safe: only one thread may pull at a time.
 
-    Subclasses write `produce`, and where they hold threads or files `release`; they are pulled through `pull`, which
-    counts and times.
+    Subclasses implement `produce`, and `release` if they own threads or files. Callers use `pull`, which adds counters,
+    timing and error handling.
     """
 
     one_to_one = False
-    """Whether each element out stands for one element in, in order: then unread elements can be given back."""
+    """Whether output element i is made of input element i alone. Then unread elements can be given back to the
+    input."""
 
     skips_cheaply = False
     """Whether `skip` costs next to nothing and runs no user code."""
 
     drops_prefix = False
-    """Whether it leaves elements out before the first one it gives, though it is one to one from there on."""
+    """Whether it drops elements before its first output, although it is one to one from there on."""
 
     closes_slowly = False
-    """Whether closing waits for others: a server, a thread that runs user code."""
+    """Whether closing may block: on a server, or on a thread that runs user code."""
 
     @property
     def may_share_memory(self) -> bool:
-        """Whether elements may be views of memory that others have too (`BuildContext.copied_later`)."""
+        """Whether elements may be views of memory that others use too (`BuildContext.copied_later`)."""
         return any(stage.may_share_memory for stage in self.inputs)
 
     _splits: SplitCursor
-    """Only of a source: where its splits come from."""
+    """Only in sources: the splits to read."""
 
     def __init__(self, name: str, *inputs: Stage) -> None:
         self.name = name
@@ -101,34 +103,35 @@ class Stage:
         self.elements = 0
         self.wait_ns = 0
         self._spent: tuple[int, int | None] = (0, None)
-        """Time spent in pulls that are over, and when the one began that is not; one object: never half new."""
+        """Nanoseconds in finished pulls, and the start time of the running one or None. One tuple, assigned at once, so
+        that a report from another thread never sees half an update."""
         self._previous_split_wait_ns = 0
-        """By the sources of earlier passes."""
+        """Time that the sources of earlier iterations waited for splits."""
         self._own_ns = 0
         self._failure: Exception | None = None
         self._cancelled = False
         self._closed = False
         self._delivered = 0
-        """Elements given since it began, and errors in the places of some."""
+        """Elements delivered since it began, including errors in place of elements."""
         self._had_errors = False
         self._start_point = START
         self._resumable_positions: ResumablePositions | None = None
 
     def start(self) -> None:
-        """Begin what the first pull would have to wait for: a source that reads from a service joins its job.
+        """Do the slow part of the first pull now: a source that reads from a service joins its job.
 
-        Pulling does so too. This is for a reader that comes to its first pull later, and for stages whose inputs need
-        each other, such as two consumers of one coordinated read.
+        The first pull does this too. Call `start` when the first pull comes later, or when several stages must be ready
+        before any of them can deliver, such as two consumers of one coordinated read.
         """
         for stage in self.inputs:
             stage.start()
 
     def pull(self, want: int) -> Run:
-        """At least one and at most `want` elements; an empty run at the end.
+        """Return at least one and at most `want` elements, or an empty run at the end.
 
         Raises:
-            Exception: the error of one element, in its place; the next pull goes on behind it.
-            CancelledError: after `cancel` or `close`, also when another thread called it while this one waited.
+            Exception: the error of one element, in its place; the next pull continues after it.
+            CancelledError: after `cancel` or `close`, including a call from another thread while this one waits.
         """
         if self._cancelled:
             raise CancelledError("reading was stopped")
@@ -156,21 +159,21 @@ class Stage:
 
     @property
     def spent_ns(self) -> int:
-        """Time spent in `pull`, in the one that goes on too: a function may take minutes."""
+        """Time spent in `pull` so far, including the running one: a function may take minutes."""
         spent, began = self._spent
         return spent if began is None else spent + perf_counter_ns() - began
 
     def produce(self, want: int) -> Run:
-        """What `pull` promises, without the counting."""
+        """Do the work of `pull`, without counters and timing."""
         raise NotImplementedError
 
     def skip(self, count: int) -> int:
-        """Leave the next `count` elements out, as cheaply as can be: functions run only where they must.
+        """Drop the next `count` elements as cheaply as possible; user functions run only where they must.
 
-        Elements that fail are left out with the others.
+        Elements that fail are dropped like the others.
 
         Returns:
-            How many there were, if the end came first.
+            How many were dropped: fewer than `count` if the end came first.
         """
         left = count
         while left:
@@ -179,41 +182,42 @@ class Stage:
             except Exception as error:
                 if not is_element_error(error):
                     raise
-                dropped = 1  # an element that nobody asked for
+                dropped = 1  # the error of a dropped element
             if not dropped:
                 break
             left -= dropped
         return count - left
 
     def shared_with_other_readers(self) -> bool:
-        """Whether others may have had elements of this pass; a later one may then have some where this had none."""
+        """Whether other clients may have received elements of this iteration, so that a repeated read may differ."""
         return any(stage.shared_with_other_readers() for stage in self.inputs)
 
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        """Which elements of its inputs need never be had again, once that holds for the first `count` of its own.
+        """Yield for each input how many of its elements can be dropped once `count` of this stage are consumed.
 
-        What `skip(count)` of a fresh stage passes on to its inputs, and does nothing else but that. A stage that may
-        hold elements back needs all from the first one.
+        The count is what `skip(count)` of a fresh stage would skip in that input, provided that skipping does nothing
+        else. A stage that may buffer elements yields 0: it needs its input from the first element.
         """
         return ((stage, 0) for stage in self.inputs)
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """Have the source of this stage learn what the user consumes, while that can be told from what this one gave.
+        """Connect this stage's source to reports of what the user consumes, where counts can be translated.
 
         Args:
-            buffered: Whether operations behind this one hold elements for a while.
+            buffered: Whether later operations buffer elements.
 
         Returns:
-            What to call; None where nobody wants to know, or an operation holds elements back so that nobody can tell.
+            The listener to call; None if no source needs reports, or an operation buffers elements so that counts do
+            not translate.
         """
         return None
 
-    # ---- where another stage of this kind would go on
+    # ---- resuming in another stage
 
     def resume_point(self, count: int) -> ResumePoint:
-        """Where a fresh stage begins that gives what this one gave, or will give, after its first `count` elements.
+        """Where a fresh stage must begin to produce what this one produces after its first `count` elements.
 
-        From any thread, also while this stage is pulled.
+        May be called from any thread, also while another one pulls.
         """
         position = self._resumable_positions.last_before(count) if self._resumable_positions is not None else None
         if position is not None:
@@ -231,11 +235,11 @@ class Stage:
         )
 
     def resume_point_of_inputs(self, count: int, counter: int = 0) -> ResumePoint:
-        """The resume point of a stage that takes `count` elements of each input for its own, and holds no others."""
+        """Return the resume point of a stage that takes `count` elements of each input for its own and buffers none."""
         return ResumePoint(counter=counter, inputs=tuple(source.resume_point(count) for source in self.inputs))
 
     def begin_at(self, point: ResumePoint) -> None:
-        """Begin there; only before the first pull."""
+        """Move to `point`; only before the first pull."""
         for source, part in zip(self.inputs, point.inputs, strict=False):
             source.begin_at(part)
         if point.skip:
@@ -245,11 +249,11 @@ class Stage:
             self._resumable_positions = ResumablePositions()
 
     def note_resumable_position(self, counter: int = 0, undelivered: int = 0) -> None:
-        """Note that this stage holds nothing at this moment; called on the thread that pulls.
+        """Record that this stage buffers nothing now, so that it can resume here; called on the pulling thread.
 
         Args:
-            counter: What it counts by itself.
-            undelivered: How many elements are about to be given by the pull that goes on.
+            counter: The stage's own counter (`ResumePoint.counter`).
+            undelivered: Elements that the running pull is about to return.
         """
         if self._resumable_positions is not None:
             self._resumable_positions.add(
@@ -257,17 +261,19 @@ class Stage:
             )
 
     def enable_inline_calls(self) -> bool:
-        """Have user code called on the thread that pulls, which costs least; only before the first pull.
+        """Call user code on the pulling thread, the cheapest way, and support `take_partial_run`.
+
+        May only be called before the first pull.
 
         Returns:
-            Whether `early` tells what a pull has so far. If not, nothing has changed.
+            Whether `take_partial_run` is supported. If not, nothing changed.
         """
         return False
 
     def take_partial_run(self) -> list[Any] | None:
-        """Elements that the pull which goes on now has so far; it will not give them again. From another thread.
+        """Take the elements that the running pull has so far, from another thread; that pull omits them.
 
-        They come behind those of all pulls that are over. None while the pull makes no calls: it may begin some.
+        They follow the elements of all finished pulls. None if the running pull makes no calls yet but may start some.
         """
         return []
 
@@ -279,23 +285,24 @@ class Stage:
         return run
 
     def cancel(self) -> None:
-        """End reading: whoever waits or pulls here or below gets a `CancelledError`; from any thread, at once."""
+        """Stop reading, from any thread: pulls that run in this stage or its inputs raise `CancelledError`."""
         self._cancelled = True
         for stage in self.inputs:
             stage.cancel()
 
     def close(self, unread: int = 0) -> None:
-        """End this stage and its inputs; the second call does nothing.
+        """Close this stage and its inputs; a second call does nothing.
 
-        May be called while another thread is in `pull`: that pull ends as soon as user code lets it.
+        Another thread may be in `pull`: that pull ends as soon as user code returns.
 
         Args:
-            unread: How many elements of the last run nobody saw. They count as never pulled where that can be told.
+            unread: How many elements of the last run were never read. Counters treat them as never pulled where
+                possible.
         """
         if self._closed:
             return
         self._closed = True
-        # Threads below may wait for each other: all are woken before the first one is joined.
+        # Threads of the inputs may wait for each other: wake all of them before joining the first.
         self.cancel()
         self.elements -= unread
         try:
@@ -304,22 +311,22 @@ class Stage:
             self.close_inputs(unread if self.one_to_one else 0)
 
     def release(self, unread: int) -> None:
-        """Let go of threads, files and streams; called once, before the inputs are closed."""
+        """Release threads, files and streams; called once, before the inputs are closed."""
 
     def close_inputs(self, unread: int) -> None:
-        """Close the inputs, `unread` of whose elements nobody saw."""
+        """Close the inputs; `unread` of their elements were never read."""
         for stage in self.inputs:
             stage.close(unread)
 
     def adopt(self, stage: Stage) -> None:
-        """Let a stage that was built while this one runs share its fate, even if that was sealed meanwhile."""
+        """Cancel or close a stage that was built during a pull, if this one was cancelled or closed meanwhile."""
         if self._cancelled:
             stage.cancel()
         if self._closed:
             stage.close()
 
     def continue_counters(self, previous: Stage) -> None:
-        """Count on from where the stage of the pass before ended: counters of a report only grow."""
+        """Add the counters of the previous iteration's stage, since counters in a report only grow."""
         self.elements += previous.elements
         self._spent = self._spent[0] + previous.spent_ns, self._spent[1]
         self.wait_ns += previous.wait_ns
@@ -328,9 +335,9 @@ class Stage:
             mine.continue_counters(its)
 
     def own_ns(self) -> int:
-        """Time spent in this stage itself: all of it less what its inputs, or the splits of a source, took."""
+        """Time spent in this stage itself: its pulls, without those of its inputs and without waiting for splits."""
         elsewhere = sum(stage.spent_ns for stage in self.inputs) + self._split_wait_ns()
-        # The clock goes on between two looks at it; a counter never goes back.
+        # The clocks are read one after the other, so the difference may shrink; a counter must not.
         self._own_ns = max(self._own_ns, self.spent_ns - elsewhere)
         return self._own_ns
 
@@ -339,7 +346,7 @@ class Stage:
         return self._previous_split_wait_ns + (positions.wait_ns if positions is not None else 0)
 
     def report(self, depth: int) -> StageReport:
-        """What this stage did so far."""
+        """Return the counters of this stage."""
         return StageReport(
             name=self.name,
             depth=depth,
@@ -357,7 +364,7 @@ def reports(stage: Stage, depth: int = 0) -> Iterator[StageReport]:
 
 
 def repeated_seconds(stage: Stage, point: ResumePoint) -> float:
-    """About how much work a fresh stage would do again to begin at a point of this one."""
+    """Estimate the seconds of work that a fresh stage repeats when it begins at a point of this one."""
     seconds = sum(repeated_seconds(source, part) for source, part in zip(stage.inputs, point.inputs, strict=False))
     if point.skip and not stage.skips_cheaply:
         seconds += point.skip * stage.spent_ns / max(1, stage._delivered) / 1e9
@@ -365,13 +372,13 @@ def repeated_seconds(stage: Stage, point: ResumePoint) -> float:
 
 
 def closes_slowly(stage: Stage) -> bool:
-    """Whether closing a stage or any of its inputs waits for others."""
+    """Whether closing a stage or any of its inputs may block."""
     return stage.closes_slowly or any(map(closes_slowly, stage.inputs))
 
 
 def as_list(run: Run) -> list[Any]:
-    """The elements of a run as a list; of an array, its rows or scalars. Text comes as `str` and `bytes`."""
+    """Return the elements of a run as a list; rows or scalars of an array. Text becomes `str` and `bytes`."""
     if isinstance(run, list):
         return run
-    # NumPy's own string scalars would travel as another dtype for each length.
+    # NumPy's string scalars would be transferred with a different dtype for each length.
     return run.tolist() if run.ndim == 1 and run.dtype.kind in "US" else list(run)

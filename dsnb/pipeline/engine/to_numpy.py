@@ -1,8 +1,8 @@
-"""Making NumPy of what leaves a pipeline.
+"""Converts elements to NumPy where they leave a pipeline.
 
-Inside, elements are what user code made: a Python int stays one, since the next function may want it. Where elements
-leave, Python's numbers become NumPy scalars, arrays become read-only, text stays text; a run at a time, because a NumPy
-scalar that is made by itself costs ten times one that comes out of an array.
+Inside a pipeline, elements are what user code made: a Python int stays an int, because the next function may expect
+one. Where elements leave, Python numbers become NumPy scalars, arrays become read-only, and text stays text. Conversion
+works on runs, because a NumPy scalar made on its own costs ten times as much as one taken out of an array.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _UNCHANGED_TYPES: Final = IMMUTABLE - _PYTHON_NUMBERS.keys() - {type(None)}
 
 
 class NumpyConverter:
-    """Turns runs into lists of NumPy elements, all of the structure of the first one.
+    """Converts runs to lists of NumPy elements, all with the structure of the first one.
 
     Args:
-        writable: Whether arrays are copies that the reader may write to; else they are read-only.
+        writable: Whether arrays are copies that the user may write to; otherwise they are read-only.
 
     Example:
-        >>> Outlet().convert([1, 2])[0]
+        >>> NumpyConverter().convert([1, 2])[0]
         [np.int64(1), np.int64(2)]
     """
 
@@ -50,11 +50,11 @@ class NumpyConverter:
         self._writable = writable
 
     def fresh_copy(self) -> NumpyConverter:
-        """One for other elements."""
+        """Return a converter with the same settings for other elements."""
         return NumpyConverter(writable=self._writable)
 
     def convert(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
-        """The elements up to the first that cannot be one, its error, and what comes after it."""
+        """Convert a run; return the elements before the first invalid one, its error, and the elements after it."""
         try:
             return self._convert_all(run), None, []
         except (StructureMismatch, InvalidArgumentError):
@@ -96,7 +96,7 @@ def _to_numpy(run: Run, structure: Structure) -> list[Any]:
 
 
 def _copy_arrays(elements: list[Any], structure: Structure) -> list[Any]:
-    """Elements whose arrays belong to nobody else."""
+    """Return the elements with all arrays copied."""
     columns = [list(map(_copy_leaf, column)) for column in columns_of(structure, elements)]
     return list(elements_of(structure, iter(columns), len(elements)))
 
@@ -106,7 +106,7 @@ def _copy_leaf(leaf: Any) -> Any:
 
 
 def mismatch(element: Any, structure: Structure) -> InvalidArgumentError:
-    """The error of an element that is built differently from the first."""
+    """Return the error of an element whose structure differs from that of the first."""
     return InvalidArgumentError(
         f"an element is built as {structure_of(element)}, the first one as {structure}",
         did=_DID,
@@ -137,7 +137,7 @@ def _made_read_only(column: Sequence[np.ndarray[Any, Any]]) -> Sequence[np.ndarr
         raise invalid_leaf_error(next(array for array in column if array.dtype.hasobject))
     for array in column:
         array.setflags(write=False)
-    # An array without dimensions is a scalar, as it is when it comes from a service.
+    # A 0-d array becomes a scalar, the same as when it comes from a service.
     return column if column[0].ndim else [array[()] for array in column]
 
 
@@ -149,10 +149,10 @@ def _array_of(column: Sequence[Any], scalar: type[np.generic]) -> np.ndarray[Any
 
 
 def numpy_leaf(leaf: Any) -> Any:
-    """One leaf as NumPy; `str` and `bytes` stay, and so does a dataset in a dataset.
+    """Convert one leaf to NumPy; `str`, `bytes` and nested datasets stay as they are.
 
     Raises:
-        InvalidArgumentError: for something that is neither number, text nor array.
+        InvalidArgumentError: the leaf is neither number, text nor array.
     """
     kind = type(leaf)
     if kind in _UNCHANGED_TYPES:
@@ -160,9 +160,9 @@ def numpy_leaf(leaf: Any) -> Any:
     if kind in _PYTHON_NUMBERS:
         return _array_of([leaf], _PYTHON_NUMBERS[kind])[0]
     if isinstance(getattr(leaf, "operation", None), Operation):
-        return leaf  # a window, which is a dataset
+        return leaf  # a window is a dataset
     array = plain_array(leaf)
     if not isinstance(leaf, np.ndarray):
-        array = array.copy()  # memory that somebody else can write to
+        array = array.copy()  # others may write to this memory
     array.flags.writeable = False
     return array if array.ndim else array[()]

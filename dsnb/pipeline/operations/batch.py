@@ -1,4 +1,4 @@
-"""`Dataset.batch`: consecutive elements laid out as one, with a first dimension more."""
+"""`Dataset.batch`: lays out consecutive elements as one, with one more dimension."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsnb.pipeline.specs import add_dimension, map_cardinality
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch(Operation):
-    """`size` elements as one; the last batch may be smaller unless `drop_remainder`."""
+    """Combines `size` elements into one; the last batch may be smaller unless `drop_remainder` is set."""
 
     copies = True
     size: int
@@ -23,22 +23,19 @@ class Batch(Operation):
 
     @property
     def name(self) -> str:
-        """With the size."""
         return f"batch({self.size})"
 
     @property
     def element_spec(self) -> Any:
-        """The input's with a first dimension more, known if all batches are full."""
+        """The input's spec with one more dimension, whose size is known if all batches are full."""
         return add_dimension(self.inputs[0].element_spec, self.size if self.drop_remainder else None)
 
     @property
     def cardinality(self) -> int:
-        """The input's, divided; rounded down with `drop_remainder`, else up."""
         spare = 0 if self.drop_remainder else self.size - 1
         return map_cardinality(self.inputs[0].cardinality, lambda count: (count + spare) // self.size)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that gathers."""
         (source,) = self.build_inputs(context)
         assemble = partial(batch_of, allocate=context.allocate)
         return BatchStage(

@@ -1,4 +1,4 @@
-"""`Dataset.bucket_by_sequence_length`: elements of similar length in one batch, so that little is filled up."""
+"""`Dataset.bucket_by_sequence_length`: batches elements of similar length, so that little padding is needed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """Which bucket an element goes into, and what becomes of a full one.
+    """Assigns elements to buckets and makes batches of full buckets.
 
     Attributes:
-        length: Gives an element's length.
-        boundaries: Rising; bucket k holds lengths from boundary k - 1 up to, but without, boundary k.
-        sizes: The batch size of each bucket: one more than boundaries.
-        padding: None for batches without padding.
-        pad_to_boundary: Whether sizes that are not given are filled up to the largest length of the bucket.
-        drop_remainder: Whether last, smaller batches are left out.
+        length: Returns the length of an element.
+        boundaries: Ascending; bucket k contains the lengths from boundary k - 1 to boundary k, exclusive.
+        sizes: The batch size of each bucket; one more than there are boundaries.
+        padding: How to pad; None for batches without padding.
+        pad_to_boundary: Whether unspecified sizes are padded to the largest length of the bucket.
+        drop_remainder: Whether smaller last batches are dropped.
     """
 
     length: Callable[..., Any]
@@ -41,10 +41,10 @@ class Buckets:
     drop_remainder: bool
 
     def check(self) -> None:
-        """Compare boundaries and sizes.
+        """Check that boundaries and sizes are consistent.
 
         Raises:
-            InvalidArgumentError: when they can never be right.
+            InvalidArgumentError: they are not.
         """
         if len(self.sizes) != len(self.boundaries) + 1:
             raise InvalidArgumentError(
@@ -58,7 +58,7 @@ class Buckets:
             )
 
     def bucket_of(self, *element: Any) -> int:
-        """The number of an element's bucket."""
+        """Return the number of an element's bucket."""
         length = operator.index(self.length(*element))
         bucket = bisect_right(self.boundaries, length)
         if self.pad_to_boundary and bucket == len(self.boundaries):
@@ -71,12 +71,12 @@ class Buckets:
         return bucket
 
     def size(self, bucket: Any) -> int:
-        """How many elements make a batch of a bucket."""
+        """Return the batch size of a bucket."""
         size: int = self.sizes[bucket]
         return size
 
     def batch(self, bucket: Any, window: Dataset) -> Dataset:
-        """A full bucket as a batch."""
+        """Turn a full bucket into one batch."""
         size = self.sizes[bucket]
         if self.padding is None:
             return window.batch(size, self.drop_remainder)
@@ -86,7 +86,7 @@ class Buckets:
         return window.padded_batch(size, padding.shapes, padding.values, self.drop_remainder)
 
     def _shapes(self, window: Dataset, largest: int) -> Any:
-        """For each leaf its sizes, with the largest length of the bucket where the user gave none."""
+        """Return the shape of each leaf, with the largest length of the bucket where the user gave no size."""
         assert self.padding is not None
         with iter(window) as elements:
             first = next(elements)
@@ -101,11 +101,10 @@ class Buckets:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BucketBySequenceLength(GroupByWindow):
-    """Grouped by length, each window a batch."""
+    """Groups elements by length; each window becomes a batch."""
 
     buckets: Buckets
 
     @property
     def name(self) -> str:
-        """With the name of the function that gives lengths."""
         return f"bucket_by_sequence_length({function_name(self.buckets.length)})"

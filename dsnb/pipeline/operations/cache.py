@@ -1,4 +1,4 @@
-"""`Dataset.cache`: elements once produced are read back by later passes, and by other runs at the same time."""
+"""`Dataset.cache`: records elements, so that later iterations and concurrent runs read them back."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ LEASE_S: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cache(Unchanged):
-    """The input, recorded.
+    """Records the elements of its input.
 
     Attributes:
-        where: A directory; None for memory.
-        memory: What is kept, if it is memory.
-        limit: Most bytes of all recordings in the place; None for no limit.
-        expire_s: How long a server keeps what nobody reads; None for ever.
-        content: Whether files count by their content, and not by size and time.
-        chunk_bytes: What is committed at once, in bytes.
-        lease_s: After how long a silent writer is taken over, in seconds.
-        classes: What named tuples and dataclasses are to be of that are read back.
+        where: A directory or address; None for memory.
+        memory: The recordings, if they are in memory.
+        limit: Maximum size of all recordings in that location, in bytes; None for no limit.
+        expire_s: How long a server keeps a recording that is not read; None means forever.
+        content: Whether files are compared by content instead of size and modification time.
+        chunk_bytes: Size of a chunk, which is committed at once, in bytes.
+        lease_s: Seconds without a sign of life after which another process takes over from a writer.
+        classes: The classes for named tuples and dataclasses that are read back.
     """
 
     where: str | None = field(repr=False)
@@ -60,21 +60,20 @@ class Cache(Unchanged):
 
     @property
     def name(self) -> str:
-        """With the place."""
         return "cache()" if self.where is None else f"cache({without_password(self.where)!r})"
 
     @property
     def elementwise(self) -> bool:
-        """It is: each worker of a static mode records its own shard, and runs no other."""
+        """True: in a static mode, each worker records its own shard and runs no other."""
         return True
 
     @property
     def position_identity(self) -> object:
-        """Nothing: where elements are kept does not change them."""
+        """Empty, since where elements are recorded does not change them."""
         return ()
 
     def __dsnb_fingerprint__(self) -> object:
-        # Without what is in memory: a cell that is run again makes the same pipeline.
+        # Leaves out the recordings in memory, so that a cell that is run again makes an equal pipeline.
         where = None if self.where is None else without_password(self.where)
         return ("cache", *self.inputs, where, self.limit, self.expire_s, self.content)
 
@@ -82,10 +81,10 @@ class Cache(Unchanged):
         return self.inputs[0]
 
     def split_provider(self) -> SplitProvider | None:
-        """None of its own, if the input can be recorded split by split.
+        """None: the sources have the splits, if the input can be recorded split by split.
 
         Raises:
-            UnimplementedError: naming what mixes splits.
+            UnimplementedError: an operation of the input mixes splits; the message names it.
         """
         mixing = next((step for step in walk(self.inputs[0]) if step.inputs and not _is_split_local(step)), None)
         if mixing is not None:
@@ -98,11 +97,11 @@ class Cache(Unchanged):
         return None
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that records or reads.
+        """Build a stage that records or reads.
 
         Raises:
-            UnimplementedError: for a task that reads only some splits, where something mixes them.
-            FailedPreconditionError: something in the pipeline has no value to tell a changed one by.
+            UnimplementedError: the task reads only some splits, and an operation mixes them.
+            FailedPreconditionError: some value in the pipeline cannot be hashed, so changes of it would not be noticed.
         """
         if context.splits is not None:
             return self._build_split(context)
@@ -119,25 +118,25 @@ class Cache(Unchanged):
             raise
 
     def open_source(self, context: BuildContext) -> FrameSource:
-        """The input at work, which notes the files that it opens."""
+        """Build the input as a source of frames that records which files it opens."""
         opened = OpenedFiles()
         stage = self.inputs[0].build(replace(context, opened_files=opened))
         return FrameSource(stage, opened, "content" if self.content else "change")
 
     @property
     def named_files(self) -> tuple[FileState, ...]:
-        """The files that the input names, in their states."""
+        """The files that the input names, with their current states."""
         found = fingerprint(self.inputs[0], result=True)
         return file_states(found.files, "content" if self.content else "change")
 
     def recordings(self, kind: str = "") -> PipelineRecordings:
-        """Where the recordings of this pipeline are.
+        """Return where this pipeline's recordings are.
 
         Args:
-            kind: What sort of recordings; others are not found by it.
+            kind: Separates recordings of different kinds; each kind finds only its own.
 
         Raises:
-            FailedPreconditionError: it has no key.
+            FailedPreconditionError: the pipeline has no key.
         """
         if self.where is None:
             return self.memory.recordings(kind + _shard_key(self.inputs[0]))
@@ -149,11 +148,11 @@ class Cache(Unchanged):
         return recordings_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
 
     def check(self) -> None:
-        """Look whether the pipeline has a key, the place can be read, and no pass was meant to differ from the others.
+        """Check that the pipeline has a key and the location can be read; warn if the input draws anew each time.
 
         Raises:
-            FailedPreconditionError: something in the pipeline has no value to tell a changed one by; or a newer version
-                of dsnb has recorded there.
+            FailedPreconditionError: some value in the pipeline cannot be hashed, so changes of it would not be noticed;
+                or a newer version of dsnb recorded there.
         """
         if self.where is not None:
             check_location(self.where)
@@ -168,17 +167,17 @@ class Cache(Unchanged):
 
 
 def kept_in_memory(operation: Operation) -> str:
-    """What a pipeline keeps in the memory of the process that runs it; empty if nothing."""
+    """Return the name of a cache that keeps elements in this process's memory; empty if there is none."""
     return next((step.name for step in walk(operation) if isinstance(step, Cache) and step.where is None), "")
 
 
 def chain_of_names(operation: Operation) -> str:
-    """A pipeline in one line."""
+    """Return a pipeline in one line."""
     return " | ".join(step.name for step in walk(operation))
 
 
 def _unseeded(operation: Operation) -> Iterator[Operation]:
-    """What draws without a seed; not what another recording keeps one order of already."""
+    """Yield the operations that draw without a seed, except those before another cache, which keeps one order."""
     if not isinstance(operation, Cache):
         for source in operation.inputs:
             yield from _unseeded(source)
@@ -187,12 +186,12 @@ def _unseeded(operation: Operation) -> Iterator[Operation]:
 
 
 def recording_start(operation: Operation, context: BuildContext) -> RecordingHeader:
-    """What to say of a pipeline when its recording begins.
+    """Return the header of a recording of this pipeline.
 
     Args:
         operation: The pipeline.
-        context: How it is run: whether others record other parts of it, and all have to draw alike; and whether order
-            matters where an operation was not told.
+        context: How it runs. With `shared_order`, other tasks record other parts of it, and all must draw alike;
+            `deterministic` is the default for operations without a setting of their own.
     """
     return RecordingHeader(
         entropy=FIXED_SEED if context.shared_order else secrets.randbits(64),
@@ -206,15 +205,15 @@ def _is_split_local(operation: Operation) -> bool:
 
 
 def _shard_key(operation: Operation) -> str:
-    """What tells the shards of one pipeline apart. Values are not looked at: a function may count its own calls."""
+    """Return what distinguishes the shards of one pipeline. Ignores values: a function may count its own calls."""
     return repr([(step.name, step.files if isinstance(step, FileSource) else ()) for step in walk(operation)])
 
 
 def refuse_unhashable(found: Fingerprint, name: str) -> None:
-    """Refuse a pipeline that could change without being seen to.
+    """Refuse a pipeline whose changes could go unnoticed.
 
     Raises:
-        FailedPreconditionError: naming what has no value.
+        FailedPreconditionError: some value cannot be hashed; the message names it.
     """
     if found.unhashable:
         raise FailedPreconditionError(
@@ -225,7 +224,7 @@ def refuse_unhashable(found: Fingerprint, name: str) -> None:
 
 
 class CacheStage(Stage):
-    """Reads the recording, and with all others in this process writes it; or runs the input, where that must be."""
+    """Reads the recording and, with the other stages of this process, writes it; runs the input alone if it must."""
 
     skips_cheaply = True
     closes_slowly = True
@@ -235,7 +234,8 @@ class CacheStage(Stage):
         self._operation = operation
         self._classes = operation.classes
         self._opened_files = context.opened_files
-        # What is recorded depends on no pass, and no place in a larger tree: all who read it have to mean the same.
+        # A recording depends neither on the iteration nor on the position in a larger tree, so that all its readers
+        # agree.
         self._context = BuildContext(
             entropy=context.entropy, low_latency=context.low_latency, shared_order=context.shared_order
         )
@@ -248,7 +248,7 @@ class CacheStage(Stage):
             lease_s=operation.lease_s,
         )
         self._may_share_memory = context.copied_later
-        # An iterator is built by its first `next`, so Ctrl-C may come at any moment of this.
+        # The first `next` builds an iterator, so Ctrl-C may interrupt at any point here.
         self._reader = shielded(
             lambda: RecordingReader(operation.recordings(), plan, copied_later=context.copied_later),
             lambda late: late.close(),
@@ -258,14 +258,13 @@ class CacheStage(Stage):
 
     @property
     def may_share_memory(self) -> bool:
-        """Views of what is recorded where they are copied later, else copies."""
+        """Whether elements may be views of the recording; otherwise they are copies."""
         return self._may_share_memory
 
     def _open(self, entropy: int) -> FrameSource:
         return self._operation.open_source(replace(self._context, entropy=entropy))
 
     def produce(self, want: int) -> Run:
-        """The next elements, recorded or produced."""
         if self._pipeline is None:
             try:
                 run = self._reader.pull(want)
@@ -281,7 +280,7 @@ class CacheStage(Stage):
         return run
 
     def _report_files(self) -> None:
-        """Note which files the elements were read from, whoever opened them, where somebody asks."""
+        """Report the files that the elements were read from, no matter which process opened them."""
         if self._opened_files is None:
             return
         if self._pipeline is not None:
@@ -293,11 +292,11 @@ class CacheStage(Stage):
             self._reported_files = len(files)
 
     def skip(self, count: int) -> int:
-        """Without looking at what is recorded."""
         began = self._reader.position
         if self._pipeline is None:
             try:
                 return self._reader.skip(count)
+            # The position may have advanced before the fallback: skip only the rest.
             except FallBackToPipeline as alone:
                 self._fall_back(alone)
                 skipped = alone.position - began
@@ -315,31 +314,30 @@ class CacheStage(Stage):
             pipeline.skip(fallback.position)
         assert isinstance(pipeline, FrameSource)
         self._pipeline = pipeline
+        # `cancel` may have run on another thread before it could see the new pipeline.
         if self._cancelled:
             pipeline.cancel()
         self._reader.close()
 
     def cancel(self) -> None:
-        """Wake whoever waits, and end the input if nobody else here reads it."""
         super().cancel()
         self._reader.cancel()
         if self._pipeline is not None:
             self._pipeline.cancel()
 
     def release(self, unread: int) -> None:
-        """Leave the recording; the last to leave commits what there is."""
         self._reader.close()
         if self._pipeline is not None:
             self._pipeline.close()
 
 
 class FrameSource:
-    """A pipeline's stage as what a recording is made from: frames instead of runs.
+    """A stage as input of a recording: frames instead of runs.
 
     Args:
         stage: The stage.
-        opened: Where it notes the files that it opens.
-        compared_by: What they are known by.
+        opened: Where the stage records the files that it opens.
+        compared_by: How to compare files.
     """
 
     def __init__(self, stage: Stage, opened: OpenedFiles, compared_by: FileComparison) -> None:
@@ -350,10 +348,10 @@ class FrameSource:
         self._error: Exception | None = None
 
     def pull(self, want: int) -> list[Frame]:
-        """The next elements, laid out; none at the end.
+        """Return the next elements as frames; none at the end.
 
         Raises:
-            Exception: what an element failed with, in its place.
+            Exception: the error of an element, in its place.
         """
         if self._error is not None:
             error, self._error = self._error, None
@@ -366,7 +364,7 @@ class FrameSource:
             return []
         try:
             return frames_from_run(run)
-        except Exception:  # noqa: BLE001 - elements hold anything; found again below, in its place
+        except Exception:  # noqa: BLE001 - an element may hold anything; the error is raised again below, in its place
             return self._one_by_one(as_list(run))
 
     def _one_by_one(self, run: list[Any]) -> list[Frame]:
@@ -383,24 +381,23 @@ class FrameSource:
         return found
 
     def pull_elements(self, want: int) -> Run:
-        """The same as elements."""
+        """Return the next elements as a run; empty at the end."""
         frames = self.pull(want)
         if len(frames) == 1:
             return rows(frames[0], 0, frames[0].count)
         return [element for frame in frames for element in as_list(rows(frame, 0, frame.count))]
 
     def take_files(self) -> tuple[FileState, ...]:
-        """The files that were opened since the last call."""
+        """Return the files that were opened since the last call."""
         return self._opened.take_new_states(self._compared_by)
 
     def skip(self, count: int) -> int:
-        """Leave elements out; how many there were."""
+        """Drop elements and return how many there were."""
         return self._stage.skip(count)
 
     def cancel(self) -> None:
-        """Let whoever pulls get a `CancelledError`."""
+        """Make running and later pulls raise `CancelledError`."""
         self._stage.cancel()
 
     def close(self) -> None:
-        """Close the stage."""
         self._stage.close()

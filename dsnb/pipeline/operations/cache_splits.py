@@ -1,4 +1,4 @@
-"""`Dataset.cache` in a task that reads some splits only: each split is recorded by itself, whoever gets it."""
+"""`Dataset.cache` in a task that reads only some splits: each split is recorded separately, whichever task reads it."""
 
 from __future__ import annotations
 
@@ -25,32 +25,30 @@ _CHUNK_S = 1.0
 
 
 class SingleRangeFeed:
-    """A feed that hands out one run of splits."""
+    """A split feed with a single range of splits."""
 
     def __init__(self, first: int, end: int) -> None:
         self._range = (first, end)
 
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
-        """The run."""
         del provider, repetition
         return iter([self._range])
 
     def repetition(self, provider: int) -> int:
-        """The only one."""
         del provider
         return 0
 
 
 class SplitCacheStage(Stage):
-    """Reads splits that are recorded, produces and records the others.
+    """Reads the splits that are recorded; produces and records the others.
 
     Args:
-        name: The operation's.
+        name: The operation's name.
         operation: The input.
-        context: Of the task.
-        recording: Where to.
-        open_source: Runs the input, as frames.
-        chunk_bytes: What is written at once.
+        context: The context of the task.
+        recording: The recording to read and write.
+        open_source: Runs the input and returns its frames.
+        chunk_bytes: How much is written at once, in bytes.
     """
 
     def __init__(
@@ -94,11 +92,11 @@ class SplitCacheStage(Stage):
 
     @property
     def may_share_memory(self) -> bool:
-        """Views of what is recorded where they are copied later, else copies."""
+        """Whether elements may be views of the recording; otherwise they are copies."""
         return self._may_share_memory
 
     def resume_point(self, count: int) -> ResumePoint:
-        """Behind the splits that it is done with, and the elements of the next ones that it gave."""
+        """After the splits that are finished, and the elements of the next splits that were delivered."""
         position = self._resumable_positions.last_before(count) if self._resumable_positions is not None else None
         given, _, splits = position or (-self._start_point.skip, 0, 0)
         return ResumePoint(
@@ -106,14 +104,12 @@ class SplitCacheStage(Stage):
         )
 
     def begin_at(self, point: ResumePoint) -> None:
-        """Begin there."""
         if point.repetition:
             self._ranges = self._feed.open(self._provider, point.repetition)
             self._repetition = point.repetition
         super().begin_at(point)
 
     def produce(self, want: int) -> Run:
-        """The next elements of the splits in hand, or of the next ones."""
         self._want = want
         while not len(self._rest):
             self._rest = next(self._ready, [])
@@ -139,7 +135,7 @@ class SplitCacheStage(Stage):
         return True
 
     def _read_recorded(self, first: int, end: int, piece: Any) -> Iterator[Run]:
-        """The elements of recorded splits; if they cannot be read, nothing, and the splits are produced."""
+        """Return the elements of recorded splits. If reading fails, return none, and produce the splits later."""
         try:
             found = list(self._recording.read(piece, first, end))
         except DataLossError as damage:
@@ -154,7 +150,7 @@ class SplitCacheStage(Stage):
         return iter(())
 
     def _start_producing(self, first: int, end: int) -> None:
-        """Produce one split of a run; or the whole run, where each split is one element."""
+        """Produce one split; or the whole range, if each split is one element."""
         stop = end if self._one_element_per_split else first + 1
         if stop < end:
             self._pending_ranges.append((stop, end, None))
@@ -176,13 +172,11 @@ class SplitCacheStage(Stage):
             pipeline.close()
 
     def cancel(self) -> None:
-        """End the pipeline, too."""
         super().cancel()
         if self._pipeline is not None:
             self._pipeline.cancel()
 
     def release(self, unread: int) -> None:
-        """Let go of the pipeline and the store."""
         if isinstance(self._ready, _ProducedRuns):
             self._ready.stop()
         self._close_pipeline()
@@ -190,14 +184,14 @@ class SplitCacheStage(Stage):
 
 
 def _has_one_element_per_split(operation: Operation) -> bool:
-    """Whether a chain's source has as many elements as splits."""
+    """Whether the source of a chain has as many elements as splits."""
     (source,) = (step for step in walk(operation) if not step.inputs)
     provider = source.split_provider()
     return provider is not None and provider.count == source.cardinality
 
 
 class _SplitRecorder:
-    """Splits that are being produced: what is whole of them is committed, a split with a failure is not."""
+    """Records splits while they are produced; commits those that are complete, except splits with a failed element."""
 
     def __init__(
         self,
@@ -220,7 +214,7 @@ class _SplitRecorder:
         self._failed = False
 
     def add(self, frames: list[Frame]) -> None:
-        """More elements."""
+        """Add more elements, and write or commit them when there are enough."""
         self._frames += frames
         self._count += sum(frame.count for frame in frames)
         full = nbytes_of(self._frames) >= self._chunk_bytes
@@ -230,9 +224,10 @@ class _SplitRecorder:
             self._write()
 
     def fail(self) -> None:
-        """An element failed: its split is tried again by the next pass."""
+        """Note a failed element: its split is not recorded, and the next iteration produces it again."""
         if self._one_element_per_split:
             self.commit()
+            # All elements before the failed one are complete splits; the failed one is skipped.
             self._first += 1
         else:
             self._failed = True
@@ -242,7 +237,7 @@ class _SplitRecorder:
         self._frames = []
 
     def commit(self) -> None:
-        """Commit what is whole: all elements up to now, where each is a split; else the one split."""
+        """Commit complete splits: all elements so far if each is a split, else the single split."""
         self._write()
         counts = [1] * self._count if self._one_element_per_split else [self._count]
         if not self._failed:
@@ -251,13 +246,13 @@ class _SplitRecorder:
         self._locations, self._count, self._since = [], 0, time.monotonic()
 
     def stop(self) -> None:
-        """The reader leaves in the middle."""
+        """Note that the reader stops in the middle."""
         if self._one_element_per_split:
             self.commit()
 
 
 class _ProducedRuns(Iterator[Run]):
-    """The elements of splits that are being produced, recorded on the way."""
+    """The elements of splits that are being produced, recorded as they are read."""
 
     def __init__(
         self,
@@ -295,7 +290,7 @@ class _ProducedRuns(Iterator[Run]):
         return found[0] if len(found) == 1 else [element for run in found for element in as_list(run)]
 
     def stop(self) -> None:
-        """Commit what is whole."""
+        """Commit the splits that are complete."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.stop()

@@ -1,4 +1,4 @@
-"""`Dataset.choose_from_datasets`: each element from the dataset whose number another dataset gives."""
+"""`Dataset.choose_from_datasets`: takes each element from the dataset whose index another dataset supplies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsnb.pipeline.specs import merge_specs
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChooseFromDatasets(Operation):
-    """The first input gives numbers; each stands for the next element of that one of the others."""
+    """The first input supplies indices; each one selects the next element of one of the other inputs."""
 
     rearranges = True
 
@@ -25,29 +25,26 @@ class ChooseFromDatasets(Operation):
 
     @property
     def name(self) -> str:
-        """As the user wrote it."""
         return "choose_from_datasets"
 
     @property
     def element_spec(self) -> Any:
-        """What the datasets have in common."""
         return reduce(merge_specs, (source.element_spec for source in self.inputs[1:]))
 
     @property
     def cardinality(self) -> int:
-        """That of the numbers, if none of the datasets ends."""
+        """The number of indices, if no dataset can end before them."""
         choice, *sources = (source.cardinality for source in self.inputs)
         if choice == 0 or set(sources) == {INFINITE_CARDINALITY}:
             return choice
         return UNKNOWN_CARDINALITY
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that reads numbers and follows them."""
         return ChooseStage(self, self.build_inputs(context))
 
 
 class ChooseStage(SelectStage):
-    """Draws are the numbers of the first input."""
+    """A select stage whose draws are the indices from its first input."""
 
     def __init__(self, operation: ChooseFromDatasets, inputs: Sequence[Stage]) -> None:
         self._choices, *sources = inputs
@@ -55,11 +52,9 @@ class ChooseStage(SelectStage):
         super().__init__(operation.name, inputs, sources, stop_on_empty=operation.stop_on_empty)
 
     def draw(self, want: int) -> Sequence[Any]:
-        """The next numbers."""
         return as_list(self._choices.pull(want))
 
     def dataset_index(self, draw: Any) -> int:
-        """The number itself."""
         try:
             index = operator.index(draw)
         except TypeError:

@@ -1,4 +1,4 @@
-"""`Dataset.enumerate`: each element with its number."""
+"""`Dataset.enumerate`: pairs each element with its number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsnb.pipeline.operation import BuildContext, Operation
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Enumerate(Operation):
-    """Pairs of an int64 number and the element."""
+    """Pairs of an int64 number and an element."""
 
     rearranges = True
 
@@ -24,23 +24,20 @@ class Enumerate(Operation):
 
     @property
     def element_spec(self) -> Any:
-        """An int64 scalar and the input's."""
         spec = self.inputs[0].element_spec
         return None if spec is None else (TensorSpec((), np.int64), spec)
 
     @property
     def cardinality(self) -> int:
-        """The input's."""
         return self.inputs[0].cardinality
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that counts."""
         (source,) = self.build_inputs(context)
         return EnumerateStage(self, source)
 
 
 class EnumerateStage(Stage):
-    """Numbers runs; an element that failed has its number too, so that the others keep theirs."""
+    """Numbers elements. A failed element uses up a number too, so that the others keep theirs."""
 
     one_to_one = True
 
@@ -49,30 +46,24 @@ class EnumerateStage(Stage):
         self._number = operation.start
 
     def skip(self, count: int) -> int:
-        """Counted, and the input's."""
         skipped = self.inputs[0].skip(count)
         self._number += skipped
         return skipped
 
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
-        """The input's, and the number of the next pair."""
         return self.resume_point_of_inputs(count, counter=self._start_point.counter + count)
 
     def begin_at(self, point: ResumePoint) -> None:
-        """Begin there, with the number of that pair."""
         super().begin_at(point)
         self._number += point.counter
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """The input's elements are this one's."""
         return self.inputs[0].track_consumption(buffered=buffered)
 
     def produce(self, want: int) -> Run:
-        """The next pairs."""
         first = self._number
         try:
             run = as_list(self.inputs[0].pull(want))

@@ -1,4 +1,4 @@
-"""`Dataset.filter`: the elements for which a user's function says yes."""
+"""`Dataset.filter`: keeps the elements for which a user's function returns True."""
 
 from __future__ import annotations
 
@@ -17,36 +17,32 @@ from dsnb.pipeline.operation import BuildContext, SameSpec
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Filter(SameSpec):
-    """Elements for which `predicate` is true."""
+    """The elements for which `predicate` is true."""
 
     predicate: Callable[..., Any]
 
     @property
     def name(self) -> str:
-        """With the function's name."""
         return f"filter({function_name(self.predicate)})"
 
     @property
     def split_local(self) -> bool:
-        """It does."""
         return True
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that asks the predicate."""
         (source,) = self.build_inputs(context)
         function = UserFunction(self.predicate, self.name, keep_results=False)
         return FilterStage(self.name, source, function, low_latency=context.low_latency)
 
 
 class FilterStage(CallingStage):
-    """Asks the predicate for whole runs."""
+    """Calls the predicate for whole runs."""
 
     def __init__(self, name: str, source: Stage, function: UserFunction, *, low_latency: bool = False) -> None:
         super().__init__(name, source, function, low_latency=low_latency)
         self._resumable_positions = ResumablePositions()
 
     def produce(self, want: int) -> Run:
-        """The next elements that pass; goes on until there is one."""
         if self._leftover_results:
             return self.take_leftover_results(want)
         while True:

@@ -1,4 +1,4 @@
-"""`Dataset.flat_map`: the elements of the datasets that a user's function makes, one dataset after the other."""
+"""`Dataset.flat_map`: all elements of the datasets that a user's function returns, one dataset after another."""
 
 from __future__ import annotations
 
@@ -15,28 +15,25 @@ from dsnb.pipeline.operation import BuildContext, Operation
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FlatMap(Operation):
-    """All elements of `function(element)`, for each element in turn."""
+    """All elements of `function(element)` for one element after another."""
 
     function: Callable[..., Any]
 
     @property
     def name(self) -> str:
-        """With the function's name."""
         return f"flat_map({function_name(self.function)})"
 
     @property
     def split_local(self) -> bool:
-        """It does."""
         return True
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that reads one inner dataset at a time."""
         (source,) = self.build_inputs(context)
         return FlatMapStage(self.name, self.function, source, context)
 
 
 class FlatMapStage(Stage):
-    """Hands on the runs of the inner dataset whose turn it is."""
+    """Returns the runs of one inner dataset after another."""
 
     def __init__(self, name: str, function: Callable[..., Any], source: Stage, context: BuildContext) -> None:
         super().__init__(name, source)
@@ -45,12 +42,10 @@ class FlatMapStage(Stage):
         self._resumable_positions = ResumablePositions()
 
     def begin_at(self, point: ResumePoint) -> None:
-        """Begin there, with the number of the next inner dataset."""
         self._datasets.begin_at(point.counter)
         super().begin_at(point)
 
     def produce(self, want: int) -> Run:
-        """The next elements."""
         while self._inner is not None or self._open():
             run = self._inner.pull(want) if self._inner is not None else []
             if len(run):
@@ -71,12 +66,10 @@ class FlatMapStage(Stage):
             inner.close()
 
     def cancel(self) -> None:
-        """Also the inner dataset's."""
         super().cancel()
         inner = self._inner
         if inner is not None:
             inner.cancel()
 
     def release(self, unread: int) -> None:
-        """Close the inner dataset."""
         self._close_inner()

@@ -1,4 +1,4 @@
-"""`Dataset.group_by_window`: elements of one key gathered into windows, each handed to a user's function."""
+"""`Dataset.group_by_window`: gathers elements with the same key into windows and passes each to a user's function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsnb.pipeline.sources.elements import dataset_of
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupByWindow(Operation):
-    """All elements of `reduce(key, window)` for windows of up to `window_size(key)` elements of one key."""
+    """All elements of `reduce(key, window)`, for windows of up to `window_size(key)` elements with the same key."""
 
     key: Callable[..., Any]
     reduce: Callable[..., Any]
@@ -31,17 +31,15 @@ class GroupByWindow(Operation):
 
     @property
     def name(self) -> str:
-        """With the name of the function that gives keys."""
         return f"group_by_window({function_name(self.key)})"
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that reads one reduced window at a time, behind one that groups."""
         (source,) = self.build_inputs(context)
         return FlatMapStage(self.name, self.reduce, GroupStage(self, source), context)
 
 
 class GroupStage(CallingStage):
-    """Pairs of a key and a dataset: a window when it is full, and at the end, by their keys, those that are not."""
+    """Yields pairs of a key and a window dataset: full windows first, at the end the others in order of keys."""
 
     def __init__(self, operation: GroupByWindow, source: Stage) -> None:
         super().__init__(
@@ -55,7 +53,6 @@ class GroupStage(CallingStage):
         self._ended = False
 
     def produce(self, want: int) -> Run:
-        """The next windows."""
         while not self._ready and not self._ended:
             began = perf_counter_ns()
             run = self.next_inputs(self._run_length.want)
@@ -71,13 +68,13 @@ class GroupStage(CallingStage):
         return out
 
     def _group(self, run: list[Any]) -> None:
-        """Put elements to their groups; an error waits behind the windows that were full before it."""
+        """Add elements to their groups; an error is queued after the windows that were complete before it."""
         keys: list[Any] = []
         failure = self.function.extend(keys, run)
         for number, (key, element) in enumerate(zip(keys, run, strict=False)):
             try:
                 self._add(_integer(self.name, "the key", key), element)
-            except Exception as error:  # noqa: BLE001 - it stands in its element's place
+            except Exception as error:  # noqa: BLE001 - its place is in the queue
                 self._pending_inputs = run[number + 1 :] + self._pending_inputs
                 self._ready.append(error)
                 return
@@ -122,7 +119,7 @@ class GroupStage(CallingStage):
         self._groups.clear()
 
     def report(self, depth: int) -> StageReport:
-        """With what lies in the groups."""
+        """Counters of this stage; elements in incomplete windows count as buffered."""
         return StageReport(
             name=self.name,
             depth=depth,

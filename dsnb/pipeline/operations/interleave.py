@@ -1,4 +1,4 @@
-"""`Dataset.interleave`: the elements of several datasets that a user's function makes, in blocks by turns."""
+"""`Dataset.interleave`: takes blocks of elements by turns from datasets that a user's function returns."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE, MOST_THREADS
 
 DEFAULT_CYCLE: Final = 8
-"""`cycle_length` where the user gave none: the same on every machine, so that the order is too."""
+"""The default of `cycle_length`: the same on every machine, so that the order is the same too."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Interleave(Operation):
-    """Blocks of `block` elements of `cycle` datasets at a time; `calls` of them read ahead on threads.
+    """Blocks of `block` elements from `cycle` datasets at a time; threads read `calls` of them ahead.
 
-    `deterministic` None is decided by the options of the whole pipeline.
+    If `deterministic` is None, the options of the whole pipeline decide.
     """
 
     function: Callable[..., Any]
@@ -36,33 +36,30 @@ class Interleave(Operation):
 
     @property
     def name(self) -> str:
-        """With the function's name."""
         return f"interleave({function_name(self.function)})"
 
     def repeatable_under(self, *, deterministic: bool) -> bool:
-        """Unless several threads hand on what is ready."""
+        """False if threads may deliver elements in the order in which they are ready."""
         ordered = deterministic if self.deterministic is None else self.deterministic
         return ordered or self.calls in (None, 1)
 
     @property
     def split_local(self) -> bool:
-        """It does."""
         return True
 
     def __dsnb_result__(self) -> Operation:
         return self if self.calls is None else replace(self, calls=None)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that reads several inner datasets."""
         (source,) = self.build_inputs(context)
         return InterleaveStage(self, source, context)
 
 
 class InterleaveStage(Stage):
-    """A cycle of places, each with an inner dataset or empty.
+    """Reads inner datasets through a cycle of slots, each with an inner dataset or empty.
 
-    An inner dataset that ends leaves its place; the place gets the next dataset when its turn comes again. Without
-    `deterministic`, a place whose next element is not ready is passed over for one that is.
+    A slot whose dataset ended stays empty until its next turn, then it gets the next dataset, as in tf.data. If order
+    is free, a slot whose next element is not ready is skipped in favour of one that has an element.
     """
 
     def __init__(self, operation: Interleave, source: Stage, context: BuildContext) -> None:
@@ -79,10 +76,9 @@ class InterleaveStage(Stage):
         self._interrupted: list[Any] = []
 
     def produce(self, want: int) -> Run:
-        """The next elements, of as many turns as it takes."""
         out, self._interrupted = self._interrupted, []
         try:
-            # What is there already is not held back by what is not.
+            # Return what is ready instead of waiting for more.
             while len(out) < want and not (out and self._threads and self._must_wait()):
                 if self._take_full_cycles(out, want):
                     continue
@@ -98,9 +94,9 @@ class InterleaveStage(Stage):
         return out
 
     def _take(self, slot: _CycleSlot, out: list[Any], want: int) -> None:
-        """One block of one place, or as much of it as is wanted; pass on at its end, or the dataset's."""
+        """Take one block from a slot, or the part that is wanted; advance at the end of the block or dataset."""
         wanted = min(want - len(out), self._block_left)
-        # What each place will give in whole rounds is pulled from it at once; nothing is pulled that is not wanted.
+        # Pull at once what the slot will contribute in whole cycles, and never more than is wanted.
         cycles = (want - len(out)) // (len(self._slots) * self._operation.block)
         before = len(out)
         out += slot.take(wanted, max(wanted, cycles * self._operation.block))
@@ -115,7 +111,7 @@ class InterleaveStage(Stage):
             self._advance()
 
     def _take_full_cycles(self, out: list[Any], want: int) -> bool:
-        """Whole rounds of all places at once, as far as each of them has something; whether there were any."""
+        """Take whole cycles from all slots at once, as far as each slot has elements; return whether there were any."""
         block = self._operation.block
         slots = self._slots_of_next_cycle() if self._block_left == block else []
         cycles = (want - len(out)) // (max(1, len(slots)) * block)
@@ -134,7 +130,7 @@ class InterleaveStage(Stage):
         return True
 
     def _slots_of_next_cycle(self) -> list[_CycleSlot]:
-        """The places that take part in the next round, in its order; none where one has to be waited for or filled."""
+        """The slots of the next cycle, in order; none if one of them must be filled or waited for first."""
         if not self._exhausted and not all(self._slots):
             return []
         slots = [slot for slot in (*self._slots[self._current :], *self._slots[: self._current]) if slot is not None]
@@ -142,7 +138,7 @@ class InterleaveStage(Stage):
         return ready if len(ready) == len(slots) or not self._ordered else []
 
     def _find_slot(self) -> _CycleSlot | None:
-        """Go to the next place with a dataset, filling empty ones; None at the end."""
+        """Go to the next slot with a dataset and fill empty slots on the way; None at the end."""
         if self._threads:
             self._open_all()
         for _ in range(len(self._slots)):
@@ -155,7 +151,7 @@ class InterleaveStage(Stage):
         return None
 
     def _open_all(self) -> None:
-        """Fill all places now, so that their threads begin; each gets the dataset that its next turn would give it."""
+        """Fill empty slots now, so that their threads start early; each gets the dataset of its next turn."""
         count = len(self._slots)
         for step in range(count):
             index = (self._current + step) % count
@@ -178,14 +174,14 @@ class InterleaveStage(Stage):
         self._block_left = self._operation.block
 
     def _must_wait(self) -> bool:
-        """Whether the next element would have to be waited for."""
+        """Whether the next element is not ready yet."""
         if self._ordered:
             slot = self._slots[self._current]
             return slot is not None and not slot.ready
         return any(self._slots) and self._ready_index() is None
 
     def _ready_slot(self, slot: _CycleSlot) -> _CycleSlot:
-        """The place itself, or, where order does not matter, one that has something when a block begins."""
+        """Return `slot`, or, if order is free and a block begins, the next slot that has an element; waits for one."""
         if self._ordered or not self._threads or self._block_left < self._operation.block:
             return slot
         with self._changed:
@@ -205,14 +201,12 @@ class InterleaveStage(Stage):
         return next((index for index in indices if (slot := self._slots[index]) is not None and slot.ready), None)
 
     def cancel(self) -> None:
-        """Also the inner datasets'."""
         super().cancel()
         for slot in list(self._slots):
             if slot is not None:
                 slot.cancel()
 
     def release(self, unread: int) -> None:
-        """Close the inner datasets."""
         slots, self._slots = self._slots, [None] * len(self._slots)
         for slot in slots:
             if slot is not None:
@@ -223,7 +217,7 @@ class InterleaveStage(Stage):
         slot.close()
 
     def report(self, depth: int) -> StageReport:
-        """With what lies ready of the inner datasets."""
+        """Counters of this stage; elements read ahead from inner datasets count as buffered."""
         ahead = [slot.look_ahead for slot in list(self._slots) if slot is not None and slot.look_ahead is not None]
         return StageReport(
             name=self.name,
@@ -238,7 +232,7 @@ class InterleaveStage(Stage):
 
 
 class _CycleSlot:
-    """An inner dataset in the cycle, read ahead or not."""
+    """One inner dataset of the cycle, with or without a thread that reads ahead."""
 
     def __init__(self, stage: Stage, look_ahead: LookAhead | None) -> None:
         self.stage = stage
@@ -257,11 +251,11 @@ class _CycleSlot:
         )
 
     def fill(self, pull: int) -> int:
-        """How many elements are held; `pull` are asked for when there are none. An error waits until it is taken."""
+        """Pull up to `pull` elements if none are held, and return how many are held. An error stays until `take`."""
         if self._next >= len(self._held) and self._failure is None:
             try:
                 self._pull(pull)
-            except Exception as failure:  # noqa: BLE001 - its turn has not come
+            except Exception as failure:  # noqa: BLE001 - raised when its turn comes
                 self._failure = failure
         return max(0, len(self._held) - self._next)
 
@@ -270,7 +264,7 @@ class _CycleSlot:
         self._held = as_list(self.stage.pull(pull) if self.look_ahead is None else self.look_ahead.take(pull))
 
     def take(self, count: int, pull: int) -> list[Any]:
-        """Up to `count` elements; `pull` of them are asked for when none are held. None at the end."""
+        """Return up to `count` held elements, after pulling up to `pull` if none are held; empty at the end."""
         if self._next >= len(self._held):
             if self._failure is not None:
                 failure, self._failure = self._failure, None

@@ -1,4 +1,4 @@
-"""`Dataset.map`: a user's function for each element, on the reading thread or on several."""
+"""`Dataset.map`: calls a user's function for each element, on the reading thread or on several threads."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from dsnb.processes import usable_cpus
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Map(Operation):
-    """`function` for each element; `calls` threads at once, None for the reading thread itself.
+    """Calls `function` for each element, on `calls` threads; None for the reading thread.
 
-    `deterministic` None is decided by the options of the whole pipeline.
+    If `deterministic` is None, the options of the whole pipeline decide.
     """
 
     function: Callable[..., Any]
@@ -33,21 +33,18 @@ class Map(Operation):
 
     @property
     def name(self) -> str:
-        """With the function's name."""
         return f"map({function_name(self.function)})"
 
     @property
     def cardinality(self) -> int:
-        """The input's."""
         return self.inputs[0].cardinality
 
     @property
     def elementwise(self) -> bool:
-        """It is."""
         return True
 
     def repeatable_under(self, *, deterministic: bool) -> bool:
-        """Unless several threads hand on what is ready."""
+        """False if threads may deliver results in the order in which they are ready."""
         ordered = deterministic if self.deterministic is None else self.deterministic
         return ordered or self.calls in (None, 1)
 
@@ -55,7 +52,6 @@ class Map(Operation):
         return self if self.calls is None else replace(self, calls=None)
 
     def build(self, context: BuildContext) -> Stage:
-        """A serial or a parallel stage."""
         (source,) = self.build_inputs(context)
         if self.calls in (None, 1):
             function = UserFunction(self.function, self.name, keep_results=True, allocate=context.allocate)
@@ -65,30 +61,27 @@ class Map(Operation):
 
 
 class MapStage(ResultsStage):
-    """Calls the function on the thread that pulls."""
+    """Calls the function on the pulling thread."""
 
     def skip(self, count: int) -> int:
-        """Without calling the function."""
+        """Skip in the input, without calling the function, if nothing is left over from earlier runs."""
         return self.inputs[0].skip(count) if self.idle else super().skip(count)
 
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
-        """The input's."""
         return self.resume_point_of_inputs(count)
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """The input's elements are this one's."""
         return self.inputs[0].track_consumption(buffered=buffered)
 
 
 class ParallelMapStage(Stage):
-    """Calls the function on threads; with `AUTOTUNE` only where that was measured to pay.
+    """Calls the function on threads; with `AUTOTUNE` only if measurements show that it pays.
 
-    The trial is made on this thread. Where order is free, it is made on a thread beside, and others are added while the
-    reader waits long: a slow element holds back none that could be ready.
+    If order matters, the serial trial runs on the pulling thread. If order is free, it runs on one extra thread, and
+    more threads are added while the reader waits long, so that a slow element delays no others.
     """
 
     def __init__(self, operation: Map, source: Stage, *, ordered: bool, allocate: Allocator | None) -> None:
@@ -97,7 +90,7 @@ class ParallelMapStage(Stage):
         self._ordered = ordered
         self._serial = MapStage(operation.name, source, self._function)
         self._trial = SerialTrial()
-        # None as long as the trial has not told.
+        # None until the trial is conclusive.
         self._threads = None if operation.calls == AUTOTUNE else operation.calls
         self._decided = self._threads is not None
         self._pool: ParallelCalls | None = None
@@ -105,29 +98,28 @@ class ParallelMapStage(Stage):
         self._busy_ns = 0
 
     def skip(self, count: int) -> int:
-        """Without calling the function, as long as no thread does."""
+        """Skip without calling the function, as long as no thread runs."""
         return self._serial.skip(count) if self._pool is None else super().skip(count)
 
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
-        """The input's."""
         return self.resume_point_of_inputs(count)
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """The input's elements are this one's; some of them wait here."""
+        """Consumption of the input equals that of this stage; the pool buffers elements."""
         return self.inputs[0].track_consumption(buffered=True)
 
     def produce(self, want: int) -> Run:
-        """The next results."""
         threads = self._initial_threads()
+        # The serial stage may still hold inputs or results, so the pool starts only when that stage is idle.
         if self._pool is None and threads and self._serial.idle:
             self._pool = ParallelCalls(self.inputs[0], self._function, threads, ordered=self._ordered)
         if self._pool is None:
             return self._call_serially(want)
         run = self._pool.take(want, usable_cpus() + 1 if self._threads is None else 0)
+        # The pool is drained, so its results come before those of serial calls or of a new pool.
         if self._stopping_pool and not len(run):
             self._close_pool(self._pool)
             return self.produce(want)
@@ -138,26 +130,26 @@ class ParallelMapStage(Stage):
         return run
 
     def _initial_threads(self) -> int:
-        """How many threads a pool has at first; 0 where this thread does it."""
+        """How many threads a pool starts with; 0 means that the pulling thread makes the calls."""
         if self._threads is None:
             return 0 if self._ordered else 1
         return self._threads if self._threads > 1 else 0
 
     def _choose_threads(self, pool: ParallelCalls) -> None:
-        """Decide by what the calls of the first thread took, or of those that were added."""
+        """Choose the number of threads from the measurements of the first thread, or of the threads added since."""
         self._trial = SerialTrial(calls=pool.elements, wall_ns=pool.work_ns, cpu_ns=pool.cpu_ns)
         if not self._trial.is_conclusive or self._stopping_pool:
             return
         self._threads = max(pool.threads, self._trial.threads())
-        if pool.threads > 1:  # they have proved their worth, and what they do was not measured serially
+        if pool.threads > 1:  # the added threads were needed, and their times are not comparable with a serial trial
             self._decided = True
             pool.grow(self._threads)
-        else:  # begin anew, with counters that can be compared
+        else:  # start a new pool, whose counters can be compared with the trial
             self._stopping_pool = True
             pool.stop_pulling()
 
     def _call_serially(self, want: int) -> Run:
-        """Call on this thread and note what that costs."""
+        """Call the function on the pulling thread and measure it."""
         waited = self.inputs[0].spent_ns
         wall, cpu = perf_counter_ns(), thread_time_ns()
         run = self._serial.pull(want)
@@ -171,7 +163,7 @@ class ParallelMapStage(Stage):
         return run
 
     def _decide(self, pool: ParallelCalls) -> None:
-        """Go back to serial calls if the threads gain nothing."""
+        """Return to serial calls if the threads gain nothing."""
         gained = self._trial.gained(self._threads or 1, pool.elements, pool.work_ns)
         if gained is None:
             return
@@ -188,7 +180,7 @@ class ParallelMapStage(Stage):
         self._stopping_pool = False
 
     def continue_counters(self, previous: Stage) -> None:
-        """Count on, and keep what was found out about threads."""
+        """Continue the counters of the previous iteration, and keep its choice of threads."""
         super().continue_counters(previous)
         assert isinstance(previous, ParallelMapStage)
         report = previous.report(0)
@@ -198,20 +190,18 @@ class ParallelMapStage(Stage):
             self._threads, self._trial, self._decided = previous._threads, previous._trial, previous._decided
 
     def cancel(self) -> None:
-        """Wake the reader and the threads."""
         if self._pool is not None:
             self._pool.cancel()
         super().cancel()
 
     def close_inputs(self, unread: int) -> None:
-        """Close the input once no thread is in it."""
+        """Close the input once no thread pulls from it."""
         if self._pool is not None:
             self._pool.close_stage()
         else:
             super().close_inputs(0)
 
     def report(self, depth: int) -> StageReport:
-        """What this stage and its threads did."""
         pool = self._pool
         buffered, capacity = pool.buffered_and_capacity() if pool else (0, 0)
         return StageReport(

@@ -1,4 +1,4 @@
-"""`Dataset.padded_batch`: consecutive elements of different sizes laid out as one, filled up."""
+"""`Dataset.padded_batch`: lays out consecutive elements of different sizes as one, with padding."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from dsnb.pipeline.operations.batch import Batch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PaddedBatch(Batch):
-    """As `Batch`, with leaves filled up to one size."""
+    """Like `Batch`, with leaves padded to one size."""
 
     padding: Padding = field(default=Padding())
 
     @property
     def name(self) -> str:
-        """With the size."""
         return f"padded_batch({self.size})"
 
     @property
     def element_spec(self) -> Any:
-        """The input's with a first dimension more, and the sizes that the user gave."""
+        """The input's spec with one more dimension, and with the sizes that the user gave."""
         spec = self.inputs[0].element_spec
         if spec is None:
             return None
@@ -40,10 +39,10 @@ class PaddedBatch(Batch):
         return rebuild(structure, (_batch_spec(leaf, shape, count) for leaf, shape in pairs))
 
     def check(self) -> None:
-        """Compare what the user gave with the input's spec, as far as that is known.
+        """Check shapes and values against the input's spec, as far as it is known.
 
         Raises:
-            InvalidArgumentError: when it can never be right.
+            InvalidArgumentError: they do not fit.
         """
         spec = self.inputs[0].element_spec
         if spec is None:
@@ -56,11 +55,10 @@ class PaddedBatch(Batch):
             for leaf, value in zip(leaves, self.padding.values_for(structure), strict=True):
                 fill_value_of(value, leaf.dtype)
         except InvalidArgumentError as error:
-            # The same words as while reading, but no element was left out.
+            # The text is the same as while reading, except that no element was dropped.
             raise InvalidArgumentError(error.what, hint=error.hint) from None
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that gathers."""
         (source,) = self.build_inputs(context)
         return BatchStage(
             self.name, source, self.size, self.drop_remainder, partial(self.padding.assemble, allocate=context.allocate)

@@ -1,4 +1,4 @@
-"""`Dataset.rebatch`: batches cut and joined to other sizes."""
+"""`Dataset.rebatch`: cuts and joins batches to other sizes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,24 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rebatch(Operation):
-    """The rows of the input's batches in batches of `sizes`, by turns."""
+    """The rows of the input's batches, in batches of `sizes` by turns."""
 
     sizes: tuple[int, ...]
     drop_remainder: bool = False
 
     @property
     def name(self) -> str:
-        """With the sizes."""
         return f"rebatch({self.sizes[0] if len(self.sizes) == 1 else list(self.sizes)})"
 
     @property
     def element_spec(self) -> Any:
-        """The input's with another first dimension, known if all batches are full and of one size."""
+        """The input's spec with another first dimension, known if all batches are full and of one size."""
         known = self.drop_remainder and len(set(self.sizes)) == 1
         return add_dimension(drop_dimension(self.inputs[0].element_spec), self.sizes[0] if known else None)
 
     @property
     def cardinality(self) -> int:
-        """Known where all batches of the input are of one known size."""
+        """Known if all batches of the input have one known size."""
         (source,) = self.inputs
         if source.cardinality <= 0:
             return source.cardinality
@@ -61,15 +60,14 @@ class Rebatch(Operation):
         return count
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that cuts and joins."""
         (source,) = self.build_inputs(context)
         return RebatchStage(self, source)
 
 
 class RebatchStage(Stage):
-    """Holds batches until their rows are enough for the next one.
+    """Buffers batches until they have enough rows for the next output.
 
-    A batch that does not go with the first is left out, its error in its place.
+    A batch whose structure or rows differ from the first is dropped; its error takes its place.
     """
 
     def __init__(self, operation: Rebatch, source: Stage) -> None:
@@ -85,7 +83,6 @@ class RebatchStage(Stage):
         self._first: list[Array] = []
 
     def produce(self, want: int) -> Run:
-        """The next batches: as many as what is held is enough for."""
         ended = False
         while self._rows < self._size and not ended:
             if not self._waiting:

@@ -1,4 +1,4 @@
-"""`Dataset.repeat`: the input several times, built anew for each pass."""
+"""`Dataset.repeat`: reads the input several times, built anew for each iteration."""
 
 from __future__ import annotations
 
@@ -16,38 +16,35 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameSpec
 from dsnb.pipeline.specs import map_cardinality
 
 _MAX_ITERATION_STARTS: Final = 4096
-"""Beginnings of passes that are remembered; of more, every second one is forgotten."""
+"""Maximum number of iteration starts to remember; beyond that, every second one is dropped."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Repeat(SameSpec):
-    """The input `count` times; None for ever."""
+    """The input `count` times; None means forever."""
 
     count: int | None = None
 
     @property
     def name(self) -> str:
-        """With the count."""
         return "repeat()" if self.count is None else f"repeat({self.count})"
 
     @property
     def cardinality(self) -> int:
-        """The input's times the count."""
         source, count = self.inputs[0].cardinality, self.count
         if count == 0 or source == 0:
             return 0
         return INFINITE_CARDINALITY if count is None else map_cardinality(source, lambda known: known * count)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that builds the input again and again."""
         return RepeatStage(self, context)
 
 
 class RepeatStage(Stage):
-    """One pass after the other, each with stages of its own.
+    """Reads one iteration after another, each with stages of its own.
 
-    An endless repeat ends when a pass was empty, as another would be; unless other readers of a job, or other tasks,
-    may have taken all of this one.
+    An endless repeat ends after an empty iteration, because the next would be empty too; except when other clients of a
+    job, or other tasks, may have taken all elements of this one.
     """
 
     one_to_one = True
@@ -59,19 +56,18 @@ class RepeatStage(Stage):
         self._iteration = 0
         self._iteration_elements = 0
         self._iteration_delivered = 0
-        """Elements of this pass, and errors in the places of some."""
+        """Elements of this iteration, including errors in place of elements."""
         self._previously_read = 0
         self._previous: Stage | None = None
-        """The stage of the pass before, for those who still hold elements of it."""
+        """The stage of the previous iteration, for operations that still buffer elements of it."""
         self._start_counts = (0, 0)
-        """How many places came before that pass, and before this one."""
+        """How many elements came before the previous iteration, and before this one."""
         self._earlier_starts: list[tuple[int, ResumePoint]] = []
-        """How many places came before each of the passes before those two, and where it began."""
+        """For each earlier iteration that is remembered: how many elements came before it, and its resume point."""
         self._ended = operation.cardinality == 0
         super().__init__(operation.name, *([] if self._ended else [self._build()]))
 
     def skip(self, count: int) -> int:
-        """The input's, pass by pass."""
         left = count
         while left and not self._ended:
             skipped = self.inputs[0].skip(left)
@@ -83,7 +79,7 @@ class RepeatStage(Stage):
         return count - left
 
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        """What is left of the count for this pass and the one before; what came before those is not known any more."""
+        """Divide the count between this iteration and the previous one; earlier ones are no longer known."""
         before, this = self._start_counts
         if self._previous is not None:
             if count < before:
@@ -95,9 +91,9 @@ class RepeatStage(Stage):
         yield from ((stage, max(0, count - this)) for stage in self.inputs)
 
     def resume_point(self, count: int) -> ResumePoint:
-        """In this pass, or in the one before; else at the beginning of an earlier one."""
+        """A point in this iteration or the previous one; for earlier elements, the start of an earlier iteration."""
         before, this = self._start_counts
-        passed, count = count, count + self._start_point.skip  # passes count what was left out when this stage began
+        passed, count = count, count + self._start_point.skip  # the starts count elements skipped when this stage began
         if count >= this and self.inputs:
             return ResumePoint(counter=self._iteration, inputs=(self.inputs[0].resume_point(count - this),))
         if self._previous is not None and count >= before:
@@ -110,16 +106,16 @@ class RepeatStage(Stage):
         return super().resume_point(passed)
 
     def begin_at(self, point: ResumePoint) -> None:
-        """Begin in that pass."""
+        """Begin in the iteration that the point names."""
         if point.counter and self.inputs:
             self.inputs[0].close()
             self._iteration = point.counter
             self.inputs = (self._build(),)
-        self._iteration_elements += 1  # the rest of a pass may be empty, and that is no sign that all passes are
+        # the rest of an iteration may be empty; that does not mean that all iterations are
+        self._iteration_elements += 1
         super().begin_at(point)
 
     def produce(self, want: int) -> Run:
-        """The next elements of this pass, or of the next."""
         while not self._ended:
             run = self._pull(want)
             if len(run):
@@ -142,9 +138,10 @@ class RepeatStage(Stage):
         return self._source.build(self._context.in_iteration(self._iteration, endless=endless))
 
     def _begin_next(self, previous: Stage) -> None:
-        # Ended also when building or starting fails: an error that came again at each pull would let no reader through.
+        # Stay ended if building or starting fails: an error that came again at each pull would block the reader
+        # forever.
         self._ended = True
-        # Closed before the next one is built: two passes at once would hold files and threads twice.
+        # Close before building the next one: two iterations at once would need files and threads twice.
         previous.close()
         if not self._has_next(previous):
             return
@@ -168,7 +165,7 @@ class RepeatStage(Stage):
             raise
 
     def _note_start(self) -> None:
-        """Note where the pass before the one that ends began."""
+        """Remember where the previous iteration began, now that it becomes an earlier one."""
         if self._previous is not None:
             point = ResumePoint(counter=self._iteration - 1, inputs=(self._previous.resume_point(0),))
             earlier = [*self._earlier_starts, (self._start_counts[0], point)]
@@ -180,10 +177,10 @@ class RepeatStage(Stage):
             return self._iteration + 1 < count
         if self._iteration_elements or previous.shared_with_other_readers():
             return True
-        # Nothing was read at all: other tasks took the splits of this pass, the next one may bring some.
+        # If nothing was read at all, other tasks took the splits of this iteration; the next one may bring some.
         return self._context.splits is not None and _elements_read(previous) == self._previously_read
 
 
 def _elements_read(stage: Stage) -> int:
-    """How many elements the sources under a stage gave so far."""
+    """Return how many elements the sources under a stage produced so far."""
     return sum(map(_elements_read, stage.inputs)) if stage.inputs else stage.elements

@@ -1,4 +1,4 @@
-"""A dataset that each task of a DYNAMIC job reads whole: what selects among others, or counts them."""
+"""Marks a dataset that each task of a DYNAMIC job reads whole, such as the indices of `choose_from_datasets`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsnb.pipeline.operation import BuildContext, Unchanged
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replicate(Unchanged):
-    """The input as it is. An operation puts it around those of its inputs whose splits must not be divided.
+    """The input unchanged. An operation wraps those of its inputs whose splits must not be divided among tasks.
 
     Example:
         >>> from dsnb.pipeline.operations.zip import Zip
@@ -26,5 +26,5 @@ class Replicate(Unchanged):
     replicated: ClassVar[bool] = True
 
     def build(self, context: BuildContext) -> Stage:
-        """The input's stage itself, reading everything."""
+        """Return the input's stage, built to read everything."""
         return self.inputs[0].build(context.inner())

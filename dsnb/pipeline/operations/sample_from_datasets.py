@@ -1,4 +1,4 @@
-"""`Dataset.sample_from_datasets`: each element from a dataset that is drawn at random."""
+"""`Dataset.sample_from_datasets`: takes each element from a dataset that is drawn at random."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsnb.pipeline.specs import merge_specs, total_cardinality
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampleFromDatasets(Operation):
-    """The next element of input k with the probability `weights[k]`, all of them positive."""
+    """The next element of input k with probability `weights[k]`; all weights are positive."""
 
     rearranges = True
 
@@ -29,17 +29,15 @@ class SampleFromDatasets(Operation):
 
     @property
     def name(self) -> str:
-        """As the user wrote it."""
         return "sample_from_datasets"
 
     @property
     def element_spec(self) -> Any:
-        """What the inputs have in common."""
         return reduce(merge_specs, (source.element_spec for source in self.inputs))
 
     @property
     def cardinality(self) -> int:
-        """The sum; where the first end is the end of all, known only of what never ends."""
+        """The sum; with `stop_on_empty`, known only if no input ends."""
         found = [source.cardinality for source in self.inputs]
         if not self.stop_on_empty:
             return total_cardinality(found)
@@ -47,16 +45,14 @@ class SampleFromDatasets(Operation):
 
     @property
     def draws_without_seed(self) -> bool:
-        """Unless it has a seed."""
         return self.seed is None
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that draws."""
         return SampleStage(self, self.build_inputs(context), context)
 
 
 class SampleStage(SelectStage):
-    """Draws are numbers from 0 up to 1, divided among the datasets that have not ended."""
+    """A select stage whose draws are numbers in [0, 1), divided among the datasets that have not ended."""
 
     def __init__(self, operation: SampleFromDatasets, sources: Sequence[Stage], context: BuildContext) -> None:
         super().__init__(operation.name, sources, sources, stop_on_empty=operation.stop_on_empty)
@@ -67,11 +63,10 @@ class SampleStage(SelectStage):
         self._cumulative_weights: tuple[frozenset[int], list[int], list[float]] = (frozenset(), [], [])
 
     def draw(self, want: int) -> Sequence[Any]:
-        """The next numbers; the same ones however they are cut into runs."""
+        """Return the next random numbers; the sequence does not depend on run lengths."""
         return self._random.random(want).tolist()  # type: ignore[no-any-return]
 
     def dataset_index(self, draw: Any) -> int:
-        """The dataset whose share holds the number."""
         if self._cumulative_weights[0] != self.active:
             indices = sorted(self.active)
             self._cumulative_weights = (

@@ -1,4 +1,4 @@
-"""`Dataset.scan`: a user's function for each element, with a state that it hands on to itself."""
+"""`Dataset.scan`: calls a user's function for each element, with a state that it passes from call to call."""
 
 from __future__ import annotations
 
@@ -26,22 +26,19 @@ class Scan(Operation):
 
     @property
     def name(self) -> str:
-        """With the function's name."""
         return f"scan({function_name(self.function)})"
 
     @property
     def cardinality(self) -> int:
-        """The input's."""
         return self.inputs[0].cardinality
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that calls."""
         (source,) = self.build_inputs(context)
         return ScanStage(self, source, low_latency=context.low_latency)
 
 
 class ScanStage(ResultsStage):
-    """Calls the function for one element after the other. Where it fails, the state stays as it was."""
+    """Calls the function for one element after another. If a call fails, the state stays as it was."""
 
     def __init__(self, operation: Scan, source: Stage, *, low_latency: bool) -> None:
         function = UserFunction(operation.function, operation.name, keep_results=True, call=self._step)
@@ -59,7 +56,7 @@ class ScanStage(ResultsStage):
                 hint="return new_state, output",
             )
         state, output = result
-        plain = self._structure is LEAF and type(state) in IMMUTABLE  # the usual state, without a look inside
+        plain = self._structure is LEAF and type(state) in IMMUTABLE  # the usual state needs no look inside
         if not plain and structure_of(state) != self._structure:
             raise mismatch(state, self._structure)
         self._state = state

@@ -1,4 +1,4 @@
-"""`Dataset.shard`: every n-th element."""
+"""`Dataset.shard`: keeps every n-th element."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec
 from dsnb.pipeline.specs import map_cardinality
 
 SHARD_HINT: Final = -1
-"""For `Dataset.shard`: the workers of a job in the mode `ShardingPolicy.HINT` put their number and place in."""
+"""For `Dataset.shard`: the workers of a job in the mode `ShardingPolicy.HINT` replace it by their number and index."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shard(SameSpec):
-    """The elements at `index`, `index + count`, and so on; a `count` of `SHARD_HINT` has to be filled in first."""
+    """The elements at `index`, `index + count`, and so on; a `count` of `SHARD_HINT` must be replaced first."""
 
     passes_through = True
     count: int
@@ -25,26 +25,25 @@ class Shard(SameSpec):
 
     @property
     def is_hint(self) -> bool:
-        """Whether workers are to fill it in."""
+        """Whether workers must replace the numbers."""
         return self.count == SHARD_HINT
 
     @property
     def name(self) -> str:
-        """As the user would write it."""
         return "shard(SHARD_HINT, SHARD_HINT)" if self.is_hint else f"shard({self.count}, {self.index})"
 
     @property
     def cardinality(self) -> int:
-        """The input's share; unknown before it is filled in."""
+        """The share of the input's cardinality; unknown while it is a hint."""
         if self.is_hint:
             return UNKNOWN_CARDINALITY
         return map_cardinality(self.inputs[0].cardinality, lambda known: len(range(self.index, known, self.count)))
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that counts.
+        """Build a stage that keeps every n-th element.
 
         Raises:
-            FailedPreconditionError: for a hint that nobody filled in.
+            FailedPreconditionError: the numbers are a hint that was not replaced.
         """
         if self.is_hint:
             raise FailedPreconditionError(
@@ -57,16 +56,15 @@ class Shard(SameSpec):
 
 
 class ShardStage(Stage):
-    """Cuts its share out of runs. Where an element failed, its error belongs to the shard that has its place."""
+    """Keeps its share of each run. The error of a failed element belongs to the shard of that element."""
 
     def __init__(self, operation: Shard, source: Stage) -> None:
         super().__init__(operation.name, source)
         self._count = operation.count
         self._gap = operation.index
-        """Elements before the next one that is ours."""
+        """How many elements come before the next one of this shard."""
 
     def produce(self, want: int) -> Run:
-        """The next elements of this shard."""
         needed = self._gap + 1 + (want - 1) * self._count
         while len(run := self._pull(min(needed, max(MAX_RUN_LENGTH, self._gap + 1)))):
             mine = run[self._gap :: self._count]
@@ -93,10 +91,10 @@ class ShardStage(Stage):
 
 
 def checked_shard(count: int, index: int) -> tuple[int, int]:
-    """The arguments of `Dataset.shard`, if they can be right.
+    """Return the arguments of `Dataset.shard` if they are valid.
 
     Raises:
-        InvalidArgumentError: when they cannot.
+        InvalidArgumentError: they are not.
     """
     if count == SHARD_HINT:
         return SHARD_HINT, SHARD_HINT

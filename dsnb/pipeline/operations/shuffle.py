@@ -1,4 +1,4 @@
-"""`Dataset.shuffle`: each element drawn from a buffer that the input keeps full."""
+"""`Dataset.shuffle`: draws each element from a buffer that is refilled from the input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shuffle(SameSpec):
-    """Elements in random order, as far as a buffer of `size` allows."""
+    """Elements in random order, within a buffer of `size` elements."""
 
     rearranges = True
     size: int
@@ -26,37 +26,35 @@ class Shuffle(SameSpec):
 
     @property
     def name(self) -> str:
-        """With the buffer's size."""
         return f"shuffle({self.size})"
 
     @property
     def cardinality(self) -> int:
-        """The input's."""
         return self.inputs[0].cardinality
 
     @property
     def draws_without_seed(self) -> bool:
-        """Unless it draws the same in all passes, or has a seed."""
+        """False if it has a seed or draws the same in all iterations."""
         return self.seed is None and self.reshuffle
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage with a buffer. What the input lends is copied when it is drawn, so the buffer takes no memory."""
+        """Build the stage. Its input may share memory, since drawn elements are copied; so the buffer is cheap."""
         (source,) = self.build_inputs(replace(context, copied_later=True))
         return ShuffleStage(self, source, context)
 
 
 class ShuffleStage(Stage):
-    """Fills its buffer, then gives one drawn element for each that comes in; at the end the rest, permuted at once.
+    """Fills its buffer, then returns one drawn element for each that comes in; at the end the rest, permuted at once.
 
-    The draws for a run are made together. How they are cut into runs does not change their sequence, so that a seed
-    gives one order whatever the lengths of the runs.
+    The draws for a run are made together. Run lengths do not change their sequence, so a seed gives one order for any
+    run lengths.
     """
 
     def __init__(self, operation: Shuffle, source: Stage, context: BuildContext) -> None:
         super().__init__(operation.name, source)
         self._size = operation.size
         node_index = sum(1 for _ in walk(operation))
-        # Where the input's length is known, which elements are left in the buffer can be told without reading any.
+        # If the input's length is known, `skip` can compute which elements remain in the buffer without reading any.
         self._length = operation.inputs[0].cardinality if context.splits is None else UNKNOWN_CARDINALITY
         self._random = (
             generator(context, operation.seed, node_index) if operation.reshuffle else fixed_generator(operation.seed)
@@ -68,17 +66,18 @@ class ShuffleStage(Stage):
 
     @property
     def may_share_memory(self) -> bool:
-        """Unless it copies what is drawn."""
+        """False if this stage copies drawn elements."""
         return super().may_share_memory and not self._copies_drawn
 
     def skip(self, count: int) -> int:
-        """Draw as for so many elements, and read only those that are in the buffer then."""
+        """Make the draws for `count` elements, and read only those that are in the buffer afterwards."""
         if self._length < 0 or self._buffer or self._ended or self._failure is not None:
             return super().skip(count)
         size = min(self._size, self._length)
         kept = list(range(size))
         exchanged = min(count, self._length - size)
         if exchanged:
+            # The same draws as in `_exchange`, on element numbers instead of elements.
             for fresh, index in enumerate(self._random.integers(0, self._size, exchanged).tolist(), start=size):
                 kept[index] = fresh
         if count > exchanged:
@@ -90,7 +89,7 @@ class ShuffleStage(Stage):
         return min(count, exchanged + size)
 
     def _elements_at(self, indices: list[int]) -> list[Any]:
-        """Elements of the input by their numbers; the rest up to the last of them is skipped."""
+        """Return elements of the input by their numbers; skip those in between."""
         found: dict[int, Any] = {}
         at = 0
         for first, length in _consecutive_ranges(sorted(indices)):
@@ -99,11 +98,10 @@ class ShuffleStage(Stage):
             while at < first + length:
                 run = as_list(self.inputs[0].pull(first + length - at))
                 found.update(enumerate(run, start=at))
-                at += len(run) or length  # an input that is shorter than it said
+                at += len(run) or length  # the input is shorter than it stated
         return [found[index] for index in indices if index in found]
 
     def produce(self, want: int) -> Run:
-        """The next elements, drawn."""
         if not self._copies_drawn:
             return self._draw(want)
         if self._buffer:
@@ -123,7 +121,7 @@ class ShuffleStage(Stage):
         return rest
 
     def _fill(self, want: int) -> None:
-        # Paced, so that a slow function can be cancelled before the buffer is full.
+        # Short runs, so that a slow function can be cancelled before the buffer is full.
         began = perf_counter_ns()
         run = as_list(self.inputs[0].pull(want))
         self._run_length.note(perf_counter_ns() - began)
@@ -146,7 +144,7 @@ class ShuffleStage(Stage):
         self._buffer = [self._buffer[index] for index in order]
 
     def report(self, depth: int) -> StageReport:
-        """With what lies in the buffer."""
+        """Counters of this stage; the elements in the buffer count as buffered."""
         return StageReport(
             name=self.name,
             depth=depth,
@@ -158,7 +156,7 @@ class ShuffleStage(Stage):
 
 
 def _consecutive_ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive numbers, as first and length."""
+    """Yield runs of consecutive numbers, as first number and length."""
     first = 0
     for index, number in enumerate(numbers):
         if index + 1 == len(numbers) or numbers[index + 1] != number + 1:

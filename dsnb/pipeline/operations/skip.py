@@ -1,4 +1,4 @@
-"""`Dataset.skip`: all but the first elements."""
+"""`Dataset.skip`: drops the first elements."""
 
 from __future__ import annotations
 
@@ -13,31 +13,28 @@ from dsnb.pipeline.specs import map_cardinality
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Skip(SameSpec):
-    """What comes after the first `count` elements; nothing if it is negative."""
+    """The elements after the first `count`; none if `count` is negative."""
 
     passes_through = True
     count: int
 
     @property
     def name(self) -> str:
-        """With the count."""
         return f"skip({self.count})"
 
     @property
     def cardinality(self) -> int:
-        """The input's less the count."""
         if self.count < 0:
             return 0
         return map_cardinality(self.inputs[0].cardinality, lambda known: max(0, known - self.count))
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that drops."""
         (source,) = self.build_inputs(context)
         return SkipStage(self, source)
 
 
 class SkipStage(Stage):
-    """Drops runs first. An element that failed among the dropped counts as one of them, and its error is raised."""
+    """Drops the first elements. A failed element among them counts as one of them, but its error is raised."""
 
     one_to_one = True
     drops_prefix = True
@@ -48,18 +45,17 @@ class SkipStage(Stage):
         self._left = self._dropped = max(0, operation.count)
 
     def skip(self, count: int) -> int:
-        """Both at once."""
+        """Skip the dropped elements and the next `count` in one call."""
         if self._skips_all:
             return 0
         left, self._left = self._left, 0
         return max(0, self.inputs[0].skip(left + count) - left)
 
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        """The same of the input, and the dropped ones."""
+        """Elements of the input after the dropped ones; none before the first element is consumed."""
         return ((self.inputs[0], self._dropped + count if count else 0),)
 
     def produce(self, want: int) -> Run:
-        """The next elements behind the dropped ones."""
         if self._skips_all:
             return []
         if self._left and self.inputs[0].skips_cheaply:
@@ -68,7 +64,7 @@ class SkipStage(Stage):
         while self._left:
             try:
                 dropped = len(self.inputs[0].pull(min(self._left, MAX_RUN_LENGTH)))
-            except Exception:  # not an interrupt, which is no element
+            except Exception:  # an interrupt is not an element's error
                 self._left -= 1
                 raise
             self._left -= dropped

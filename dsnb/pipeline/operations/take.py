@@ -1,4 +1,4 @@
-"""`Dataset.take`: the first elements."""
+"""`Dataset.take`: keeps the first elements."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from dsnb.pipeline.specs import map_cardinality
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Take(SameSpec):
-    """At most `count` elements; all of them if it is negative."""
+    """At most `count` elements; all of them if `count` is negative."""
 
     passes_through = True
     count: int
 
     @property
     def name(self) -> str:
-        """With the count."""
         return f"take({self.count})"
 
     @property
     def cardinality(self) -> int:
-        """The smaller of the input's and the count."""
         source = self.inputs[0].cardinality
         if self.count < 0:
             return source
@@ -34,13 +32,12 @@ class Take(SameSpec):
         return map_cardinality(source, lambda known: min(known, self.count))
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that counts."""
         (source,) = self.build_inputs(context)
         return TakeStage(self, source)
 
 
 class TakeStage(Stage):
-    """Asks for no element more than it will give."""
+    """Never pulls more elements than it will return."""
 
     one_to_one = True
 
@@ -49,7 +46,7 @@ class TakeStage(Stage):
         self._left = operation.count
 
     def skip(self, count: int) -> int:
-        """The input's, up to the count."""
+        """Skip in the input, up to the count."""
         if self._left < 0:
             return self.inputs[0].skip(count)
         skipped = self.inputs[0].skip(min(count, self._left))
@@ -57,24 +54,19 @@ class TakeStage(Stage):
         return skipped
 
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        """The same of the input."""
         return ((self.inputs[0], count),)
 
     def resume_point(self, count: int) -> ResumePoint:
-        """The input's, and how many were given."""
         return self.resume_point_of_inputs(count, counter=self._start_point.counter + count)
 
     def begin_at(self, point: ResumePoint) -> None:
-        """Begin there, with what is left of the count."""
         super().begin_at(point)
         self._left -= min(point.counter, self._left) if self._left > 0 else 0
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """The input's elements are this one's."""
         return self.inputs[0].track_consumption(buffered=buffered)
 
     def produce(self, want: int) -> Run:
-        """The next elements until there were enough."""
         if self._left < 0:
             return self.inputs[0].pull(want)
         if not self._left:

@@ -1,4 +1,4 @@
-"""`Dataset.take_while`: the elements before the first for which a user's function says no."""
+"""`Dataset.take_while`: keeps the elements before the first for which a user's function returns False."""
 
 from __future__ import annotations
 
@@ -15,36 +15,32 @@ from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TakeWhile(SameSpec):
-    """Elements up to the first for which `predicate` is false."""
+    """The elements before the first for which `predicate` is false."""
 
     predicate: Callable[..., Any]
 
     @property
     def name(self) -> str:
-        """With the function's name."""
         return f"take_while({function_name(self.predicate)})"
 
     @property
     def cardinality(self) -> int:
-        """Known only of nothing."""
         return UNKNOWN_CARDINALITY if self.inputs[0].cardinality else 0
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that asks the predicate."""
         (source,) = self.build_inputs(context)
         function = UserFunction(self.predicate, self.name, keep_results=False)
         return TakeWhileStage(self.name, source, function, low_latency=context.low_latency)
 
 
 class TakeWhileStage(CallingStage):
-    """Asks the predicate for whole runs; what it says, or raises, behind the first no does not count."""
+    """Calls the predicate for whole runs; its results and errors after the first False do not count."""
 
     def __init__(self, name: str, source: Stage, function: UserFunction, *, low_latency: bool) -> None:
         super().__init__(name, source, function, low_latency=low_latency)
         self._ended = False
 
     def produce(self, want: int) -> Run:
-        """The next elements up to the first no."""
         if self._leftover_results:
             return self.take_leftover_results(want)
         if self._ended:

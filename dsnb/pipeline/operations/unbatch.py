@@ -1,4 +1,4 @@
-"""`Dataset.unbatch`: the rows of each element as elements."""
+"""`Dataset.unbatch`: makes the rows of each element the elements."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from dsnb.pipeline.specs import drop_dimension
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Unbatch(Operation):
-    """Each element cut along the first dimension of its leaves."""
+    """The rows of each element, along the first dimension of its leaves."""
 
     @property
     def element_spec(self) -> Any:
-        """The input's without the first dimension."""
         return drop_dimension(self.inputs[0].element_spec)
 
     @property
     def cardinality(self) -> int:
-        """Known where all elements have one known length."""
+        """Known if all elements have one known length."""
         source = self.inputs[0]
         if source.cardinality < 0 or source.element_spec is None:
             return min(source.cardinality, UNKNOWN_CARDINALITY) if source.cardinality != -1 else -1
@@ -37,11 +36,9 @@ class Unbatch(Operation):
 
     @property
     def split_local(self) -> bool:
-        """It does."""
         return True
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that cuts."""
         (source,) = self.build_inputs(context)
         return UnbatchStage(self.name, source)
 
@@ -57,17 +54,16 @@ class UnbatchStage(Stage):
         self._resumable_positions = ResumablePositions()
 
     def produce(self, want: int) -> Run:
-        """The next rows."""
         while not len(self._rows):
             if not self._pending and not self._pull(want):
                 return []
-            # Last of all because it may raise: then the element is gone and the next ones wait.
+            # `_cut` may raise: the failed element is gone then, and the next ones stay pending.
             self._rows = self._cut(want)
         rows, self._rows = self._rows[:want], self._rows[want:]
         return rows
 
     def _pull(self, want: int) -> bool:
-        """Get as many elements as it will probably take."""
+        """Pull as many elements as `want` rows will probably need."""
         self.note_resumable_position()
         run = self.inputs[0].pull(max(1, want // self._size))
         if isinstance(run, np.ndarray) and run.ndim > 1:
@@ -90,10 +86,10 @@ class UnbatchStage(Stage):
 
 
 def columns_of_rows(element: Any) -> list[np.ndarray[Any, Any]]:
-    """The leaves of one element as arrays of rows.
+    """Return the leaves of one element as arrays of rows.
 
     Raises:
-        InvalidArgumentError: when they have no first dimension, or different ones.
+        InvalidArgumentError: the leaves have no first dimension, or first dimensions of different sizes.
     """
     arrays = [np.asarray(numpy_leaf(leaf)) for leaf in flatten(element)]
     if not arrays or any(not array.ndim for array in arrays):
@@ -112,10 +108,10 @@ def columns_of_rows(element: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def rows_of(element: Any) -> Run:
-    """The rows of one element.
+    """Return the rows of one element.
 
     Raises:
-        InvalidArgumentError: when its leaves have no first dimension, or different ones.
+        InvalidArgumentError: its leaves have no first dimension, or first dimensions of different sizes.
     """
     columns: list[Any] = [_text_rows(array) for array in columns_of_rows(element)]
     rows: Any = elements_of(structure_of(element), iter(columns))

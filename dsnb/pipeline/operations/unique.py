@@ -1,4 +1,4 @@
-"""`Dataset.unique`: each element once."""
+"""`Dataset.unique`: keeps the first of equal elements."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ from dsnb.pipeline.engine.to_numpy import numpy_leaf
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec
 
 _SHORT = 64
-"""Bytes up to which a value is remembered as it is; a longer one is remembered by its digest."""
+"""Keys up to this size in bytes are stored as they are; longer ones are stored as a digest."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Unique(SameSpec):
-    """Elements that were not there before."""
+    """The elements that did not occur before."""
 
     @property
     def cardinality(self) -> int:
-        """Known only of nothing."""
+        """Unknown, except that an empty input stays empty."""
         return UNKNOWN_CARDINALITY if self.inputs[0].cardinality else 0
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that remembers."""
         (source,) = self.build_inputs(context)
         return UniqueStage(self.name, source, UserFunction(_key, self.name, keep_results=False, call=_key))
 
 
 class UniqueStage(CallingStage):
-    """Remembers every element that came: itself where it is short, else 16 bytes."""
+    """Stores a key for every element seen: the value itself if it is short, else 16 bytes of digest."""
 
     def __init__(self, name: str, source: Stage, function: UserFunction) -> None:
         super().__init__(name, source, function)
         self._seen: set[Any] = set()
 
     def produce(self, want: int) -> Run:
-        """The next elements that are new; goes on until there is one."""
         while run := self.next_inputs(want):
             keys: list[Any] = _integer_keys(run)
             failure = None if keys else self.function.extend(keys, run)
@@ -55,7 +53,7 @@ class UniqueStage(CallingStage):
 
     def _new(self, run: list[Any], keys: list[Any]) -> list[Any]:
         seen, out = self._seen, []
-        for element, key in zip(run, keys, strict=False):  # there may be an element more, which has no key
+        for element, key in zip(run, keys, strict=False):  # without a key for an element that failed
             if key not in seen:
                 seen.add(key)
                 out.append(element)
@@ -63,14 +61,14 @@ class UniqueStage(CallingStage):
 
 
 def _integer_keys(run: list[Any]) -> list[Any]:
-    """The keys of a run of NumPy integers of one type, made at once; none for any other run."""
+    """Make the keys of a run of NumPy integers of one type at once; empty for any other run."""
     kinds = set(map(type, run))
     plain = len(kinds) == 1 and issubclass(next(iter(kinds)), np.integer) and np.timedelta64 not in kinds
     return np.array(run).tolist() if plain else []
 
 
 def _key(element: Any) -> Any:
-    """What tells elements apart."""
+    """Return a hashable key that is equal for equal elements."""
     if element is None or isinstance(element, (str, bytes, int)):
         return element
     if isinstance(element, (np.integer, np.bool_)):
@@ -86,7 +84,7 @@ def _key(element: Any) -> Any:
 def _array_key(leaf: Any) -> Any:
     array = np.asarray(numpy_leaf(leaf))
     if array.dtype.kind in "fc":
-        # One zero and one NaN, as people see them.
+        # 0.0 and -0.0 count as equal, and so do all NaNs.
         array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + 0)
     data = array.tobytes()
     return array.shape, data if len(data) <= _SHORT else xxhash.xxh3_128_digest(data)

@@ -1,4 +1,4 @@
-"""`Dataset.window`: consecutive elements as datasets of their own, which may overlap."""
+"""`Dataset.window`: makes datasets of consecutive elements, which may overlap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsnb.pipeline.specs import map_cardinality
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Window(Operation):
-    """Every `shift` elements a dataset of `size` elements, each `stride` behind the one before."""
+    """A dataset of `size` elements, each `stride` after the one before, for every `shift` elements of the input."""
 
     size: int
     shift: int
@@ -26,30 +26,29 @@ class Window(Operation):
 
     @property
     def name(self) -> str:
-        """With the size."""
         return f"window({self.size})"
 
     @property
     def span(self) -> int:
-        """Elements of the input from the first to the last of a whole window."""
+        """How many elements of the input a full window spans, from its first to its last."""
         return (self.size - 1) * self.stride + 1
 
     @property
     def cardinality(self) -> int:
-        """The places where a window begins; with `drop_remainder` those where a whole one does."""
+        """The number of positions where a window begins; with `drop_remainder`, where a full one begins."""
         last = self.span if self.drop_remainder else 1
         return map_cardinality(self.inputs[0].cardinality, lambda count: max(0, (count - last) // self.shift + 1))
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that looks through a window."""
         (source,) = self.build_inputs(context)
         return WindowStage(self, source)
 
 
 class WindowStage(Stage):
-    """Holds the elements from the beginning of the next window on.
+    """Buffers the elements from the start of the next window on.
 
-    An element that failed is in no window, as it is in no batch; nor is one that is built differently from the first.
+    A failed element is in no window, as it is in no batch; the same holds for an element whose structure differs from
+    the first.
     """
 
     def __init__(self, operation: Window, source: Stage) -> None:
@@ -58,12 +57,11 @@ class WindowStage(Stage):
         self._run_length = AdaptiveRunLength()
         self._held: list[Any] = []
         self._gap = 0
-        """How many elements lie between those held, or the last window, and the next one."""
+        """How many elements to drop before the next window begins."""
         self._ended = False
         self._structure: Structure | None = None
 
     def produce(self, want: int) -> Run:
-        """The next windows: as many as what is held is enough for."""
         operation = self._operation
         while not self._ended and len(self._held) < operation.span:
             self._pull(want)
@@ -85,7 +83,7 @@ class WindowStage(Stage):
         operation = self._operation
         needed = self._gap + operation.span - len(self._held) + (want - 1) * operation.shift
         began = perf_counter_ns()
-        # Paced, so that a slow function can be cancelled before the window is full.
+        # Short runs, so that a slow function can be cancelled before the window is full.
         run = as_list(self.inputs[0].pull(min(self._run_length.want, needed)))
         self._run_length.note(perf_counter_ns() - began)
         self._ended = not run

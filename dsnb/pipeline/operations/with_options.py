@@ -1,4 +1,4 @@
-"""`Dataset.with_options`: how a whole pipeline runs, and what its reader gets."""
+"""`Dataset.with_options`: how a whole pipeline runs, and what its elements look like."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 
 
 def options_rule(name: str, value: Any) -> Options:
-    """Settings of a pipeline."""
+    """Check that a value is an `Options` object."""
     rule = instance(Options, hint="pass an Options object, as in dsnb.Options(writable=True)")
     options: Options = rule(name, value)
     return options
@@ -22,16 +22,15 @@ def options_rule(name: str, value: Any) -> Options:
 @checked()
 @dataclass(kw_only=True)
 class Options:
-    """Settings for `Dataset.with_options`; they hold for the whole pipeline, before and behind (as in tf.data).
+    """Settings for `Dataset.with_options`; they hold for the whole pipeline, before and after it (as in tf.data).
 
     Attributes:
-        deterministic: False lets `map` and `interleave` hand out what is ready first, where they have threads and were
-            not told otherwise by their own argument. None means True.
-        writable: True gives the reader copies of its own, which it may write to; else arrays are read-only. None means
-            False.
+        deterministic: False lets `map` and `interleave` return what is ready first, if they use threads and their own
+            argument does not say otherwise. None means True.
+        writable: True returns copies that the user may write to; otherwise arrays are read-only. None means False.
 
     Raises:
-        InvalidArgumentError: for other values, and for settings that there are none of.
+        InvalidArgumentError: for other values, and for unknown settings.
 
     Example:
         >>> options = Options()
@@ -54,7 +53,7 @@ class Options:
 
     @checked(later=options_rule)
     def merge(self, later: Options) -> Options:
-        """These settings, but those of `later` where it has some (as in tf.data).
+        """Return these settings, overridden by those that `later` sets (as in tf.data).
 
         Example:
             >>> Options(deterministic=False, writable=True).merge(Options(deterministic=True))
@@ -66,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WithOptions(Unchanged):
-    """The input as it is; what it says is read off the tree before anything is built."""
+    """The input unchanged; the settings are read from the tree before anything is built."""
 
     passes_through = True
     deterministic: bool | None = None
@@ -74,7 +73,6 @@ class WithOptions(Unchanged):
 
     @property
     def name(self) -> str:
-        """With the settings."""
         given = {"deterministic": self.deterministic, "writable": self.writable}
         return f"with_options({', '.join(f'{name}={value}' for name, value in given.items() if value is not None)})"
 
@@ -84,13 +82,13 @@ class WithOptions(Unchanged):
         return self if self.writable is None else replace(self, writable=None)
 
     def build(self, context: BuildContext) -> Stage:
-        """The input's own stage."""
+        """Return the input's own stage."""
         (stage,) = self.build_inputs(context)
         return stage
 
 
 def options_of(operation: Operation) -> Options:
-    """The settings of a pipeline; where it says different things, what is said last holds."""
+    """Return the settings of a pipeline; later ones override earlier ones."""
     found = Options()
     for step in walk(operation):
         if isinstance(step, WithOptions):
@@ -99,5 +97,5 @@ def options_of(operation: Operation) -> Options:
 
 
 def build_pipeline(operation: Operation, context: BuildContext) -> Stage:
-    """The stage of a whole pipeline, by its settings."""
+    """Build the stage of a whole pipeline with its settings applied."""
     return operation.build(replace(context, deterministic=options_of(operation).deterministic is not False))

@@ -1,4 +1,4 @@
-"""`Dataset.zip`: one element of each of several datasets, side by side."""
+"""`Dataset.zip`: combines one element of each of several datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsnb.pipeline.specs import shortest_cardinality
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Zip(Operation):
-    """Elements of the inputs, nested as `structure` says; as many as the shortest input has."""
+    """Elements of the inputs, nested like `structure`; as many as the shortest input has."""
 
     rearranges = True
 
@@ -23,24 +23,22 @@ class Zip(Operation):
 
     @property
     def element_spec(self) -> Any:
-        """The inputs' specs, nested."""
         specs = [source.element_spec for source in self.inputs]
         return None if any(spec is None for spec in specs) else rebuild(self.structure, iter(specs))
 
     @property
     def cardinality(self) -> int:
-        """The shortest input's."""
         return shortest_cardinality([source.cardinality for source in self.inputs])
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that pulls all inputs evenly."""
         return ZipStage(self, self.build_inputs(context))
 
 
 class ZipStage(Stage):
-    """Keeps what one input gave more than another.
+    """Buffers elements of inputs that returned more than others.
 
-    Where an element of one input failed, its partners in the other inputs are dropped with it: the rest stays aligned.
+    If an element of one input fails, the corresponding elements of the other inputs are dropped, so that the rest stays
+    aligned.
     """
 
     def __init__(self, operation: Zip, sources: Sequence[Stage]) -> None:
@@ -51,7 +49,7 @@ class ZipStage(Stage):
         self._ended = False
 
     def skip(self, count: int) -> int:
-        """The inputs', as long as nothing of them is held."""
+        """Skip in all inputs, as long as no elements of them are buffered."""
         if self._ended or any(self._held) or any(self._to_drop):
             return super().skip(count)
         skipped = min(source.skip(count) for source in self.inputs)
@@ -59,7 +57,7 @@ class ZipStage(Stage):
         return skipped
 
     def resume_point(self, count: int) -> ResumePoint:
-        """The inputs'; after an error they are no longer in step."""
+        """The same count in all inputs; after an error they are no longer aligned."""
         return (
             super().resume_point(count)
             if self._had_errors or self._start_point.skip
@@ -67,7 +65,6 @@ class ZipStage(Stage):
         )
 
     def produce(self, want: int) -> Run:
-        """The next rows."""
         for index in range(len(self.inputs)):
             if self._ended or not self._fill(index, want):
                 self._ended = True
@@ -78,7 +75,7 @@ class ZipStage(Stage):
         return as_list(list(elements_of(self._structure, iter(columns))))
 
     def _fill(self, index: int, want: int) -> bool:
-        """Have at least one element of an input that is not owed to an error; False at its end."""
+        """Buffer at least one element of an input after dropping those that belong to an error; False at its end."""
         while self._to_drop[index] or not self._held[index]:
             held = self._held[index]
             if not held:
@@ -95,7 +92,7 @@ class ZipStage(Stage):
             return as_list(self.inputs[index].pull(want))
         except Exception:
             if self._to_drop[index]:
-                self._to_drop[index] -= 1  # the partner of an element that failed, failed too
+                self._to_drop[index] -= 1  # the corresponding element of another input failed too
             else:
                 self._to_drop = [owed + (other != index) for other, owed in enumerate(self._to_drop)]
             raise

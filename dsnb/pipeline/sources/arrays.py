@@ -1,8 +1,8 @@
-"""What `from_tensors` and `from_tensor_slices` make of the values that a user hands in.
+"""Converts the values given to `from_tensors` and `from_tensor_slices`.
 
 A list of numbers is read as an array here (elsewhere a list is structure). Small arrays are copied, so that later
-changes of the user's do not show. Of arrays above `MAX_COPIED_BYTES` a read-only view is kept: gigabytes are not doubled,
-and the user must leave them alone while the dataset is in use.
+changes by the user have no effect. For arrays above `MAX_COPIED_BYTES` a read-only view is kept, so that gigabytes are
+not doubled; the user must not change them while the dataset is in use.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Column = Array | Text
 
 
 def flatten_input(values: Any, name: str) -> tuple[Structure, list[Any]]:
-    """A user's values as structure and leaves; lists are leaves.
+    """Split a user's values into structure and leaves; lists are leaves.
 
     Args:
-        values: What the user gave.
-        name: As which argument.
+        values: The user's values.
+        name: The name of the argument, for errors.
 
     Raises:
-        InvalidArgumentError: for a dict with keys that are no text, or values that are nested without an end.
+        InvalidArgumentError: for a dict with keys that are not strings, or endless nesting.
     """
     try:
         return (LEAF, [None]) if values is None else _flatten(values, name)
@@ -76,10 +76,10 @@ def _flatten_parts(values: Iterable[Any], name: str) -> tuple[tuple[Structure, .
 
 
 def array_of(value: Any, name: str) -> Array:
-    """A user's value as an array that only dsnb has, or that is read-only.
+    """Return a user's value as an array: a copy, or for large arrays a read-only view.
 
     Raises:
-        InvalidArgumentError: for what NumPy cannot read as numbers or text.
+        InvalidArgumentError: NumPy cannot read the value as numbers or text.
     """
     if is_masked(value):
         raise InvalidArgumentError(f"`{name}` holds {describe_value(value)}", hint=advice(value))
@@ -91,12 +91,12 @@ def array_of(value: Any, name: str) -> Array:
         array = np.array(array.tolist())
     if array.dtype.hasobject:
         raise _unreadable(value, name, "NumPy reads it as an array of objects")
-    # What NumPy had to convert is fresh already, but a list of arrays is cheap next to looking whether it is.
+    # An array converted from a list is fresh already, but one more small copy costs less than finding that out.
     return read_only(array.copy() if array.nbytes <= MAX_COPIED_BYTES else array)
 
 
 def tensor_of(value: Any, name: str) -> Any:
-    """A user's value as one leaf: text as it is, a number as a NumPy scalar, anything else as an array."""
+    """Return a user's value as one leaf: text unchanged, a number as a NumPy scalar, anything else as an array."""
     if isinstance(value, (str, bytes)):
         return value
     array = array_of(value, name)
@@ -104,8 +104,8 @@ def tensor_of(value: Any, name: str) -> Any:
 
 
 def read_only(array: Array) -> Array:
-    """A view through which nothing can be written, not even by switching the flag back."""
-    plain = array.dtype.kind in "biufc" and array.dtype.isbuiltin != 2  # others export no buffer
+    """Return a view that cannot be written, not even by setting the writeable flag again."""
+    plain = array.dtype.kind in "biufc" and array.dtype.isbuiltin != 2  # other dtypes export no buffer
     if plain and array.flags.c_contiguous and array.size:
         return np.asarray(memoryview(cast("Buffer", array)).toreadonly())
     view = array.view()
@@ -114,7 +114,7 @@ def read_only(array: Array) -> Array:
 
 
 def column_of(value: Any, name: str) -> Column:
-    """A user's value as rows: an array, or a tuple of text."""
+    """Return a user's value as rows: an array, or a tuple of text."""
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], (str, bytes)):
         kind = str if isinstance(value[0], str) else bytes
         if all(isinstance(text, kind) for text in value):
@@ -124,7 +124,7 @@ def column_of(value: Any, name: str) -> Column:
 
 
 def row_spec(column: Column) -> TensorSpec:
-    """The spec of one row."""
+    """Return the spec of one row."""
     if isinstance(column, tuple):
         return TensorSpec((), STR if isinstance(column[0], str) else BYTES) if column else TensorSpec((), STR)
     return TensorSpec(column.shape[1:], column.dtype)

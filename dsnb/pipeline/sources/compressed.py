@@ -1,4 +1,4 @@
-"""Opening files that may be compressed."""
+"""Opens files that may be compressed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 compression_type_rule: Final = one_of(None, "", "GZIP", "ZLIB")
 BUFFER_BYTES: Final = 256 * 1024
-"""How much of a file is read at a time where the user did not say."""
+"""How much of a file is read at once by default, in bytes."""
 
 
 def compression_of(compression_type: str | None, path: str) -> str:
-    """The compression of a file; None goes by its suffix."""
+    """Return the compression of a file; None means to use its suffix."""
     if compression_type is None:
         return "GZIP" if path.endswith(".gz") else ""
     return compression_type
@@ -29,11 +29,11 @@ def compression_of(compression_type: str | None, path: str) -> str:
 def open_file(
     path: str, compression_type: str | None, buffer_bytes: int, opened_files: OpenedFiles | None
 ) -> IO[bytes]:
-    """A file to read what is packed in it; noted in `opened_files`."""
+    """Open a file for reading its uncompressed bytes, and record it in `opened_files`."""
     compression = compression_of(compression_type, path)
     try:
         if compression == "GZIP":
-            file: Any = gzip.open(path, "rb")  # noqa: SIM115 - closed by whoever reads
+            file: Any = gzip.open(path, "rb")  # noqa: SIM115 - closed by the reader
         else:
             file = open(path, "rb", buffering=max(2, buffer_bytes))  # noqa: SIM115 - likewise
     except OSError as error:
@@ -49,7 +49,7 @@ def open_file(
 
 
 class _ZlibReader(io.RawIOBase):
-    """A zlib stream as a file to read; the standard library has none."""
+    """A zlib stream as a readable file; the standard library has none."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -57,11 +57,9 @@ class _ZlibReader(io.RawIOBase):
         self._stream = zlib.decompressobj()
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with what comes next."""
         room = len(buffer)
         while not self._stream.eof:
             packed = self._stream.unconsumed_tail or self._file.read(room)
@@ -74,6 +72,5 @@ class _ZlibReader(io.RawIOBase):
         return 0
 
     def close(self) -> None:
-        """Close the file as well."""
         self._file.close()
         super().close()

@@ -1,4 +1,4 @@
-"""A dataset of elements that are there already: what a window or a group of another dataset is."""
+"""A dataset of elements in memory: a window or a group of another dataset."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Elements(Operation):
-    """Elements that dsnb owns."""
+    """Elements in memory that dsnb owns."""
 
     run: tuple[Any, ...]
 
     @property
     def name(self) -> str:
-        """With their number."""
         return f"elements({len(self.run)})"
 
     @property
     def element_spec(self) -> Any:
-        """What they have in common."""
+        """The spec that fits all elements; None if they differ or a value is no valid leaf."""
         try:
             specs = list(map(spec_of, self.run))
         except InvalidArgumentError:
@@ -41,20 +40,17 @@ class Elements(Operation):
 
     @property
     def cardinality(self) -> int:
-        """Their number."""
         return len(self.run)
 
     def split_provider(self) -> SplitProvider:
-        """One split for each."""
         return SplitProvider(self.name, len(self.run))
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that hands them out."""
         return ElementsStage(self, context)
 
 
 class ElementsStage(SourceStage):
-    """Slices of the run. Windows may overlap, and may be read more than once."""
+    """Returns slices of the run, copied if needed: windows may overlap and be read more than once."""
 
     one_element_per_split = True
 
@@ -65,11 +61,10 @@ class ElementsStage(SourceStage):
 
     @property
     def may_share_memory(self) -> bool:
-        """The elements themselves where they are copied later, else copies."""
+        """Whether it returns the elements themselves; otherwise copies."""
         return self._may_share_memory
 
     def produce(self, want: int) -> Run:
-        """The next elements."""
         if not self._may_share_memory and self._run:
             want = copy_run_length(nbytes_of(self._run[0]), want)
         positions = self._splits.take(want)
@@ -78,7 +73,7 @@ class ElementsStage(SourceStage):
 
 
 def dataset_of(run: Any) -> Dataset:
-    """Elements that dsnb owns as a dataset."""
-    from dsnb.pipeline.dataset import Dataset  # the module that makes users' datasets knows all operations
+    """Make a dataset of elements that dsnb owns."""
+    from dsnb.pipeline.dataset import Dataset  # the module `dataset` imports all operations
 
     return Dataset(Elements(run=tuple(run)))

@@ -1,6 +1,6 @@
-"""`Dataset.list_files`: the paths that patterns match; one split for each file.
+"""`Dataset.list_files`: the paths that match patterns; one split for each file.
 
-The patterns are looked up once, when the dataset is made, so that all tasks mean the same file by the same number.
+The patterns are expanded once, when the dataset is made, so that a file has the same number in all tasks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Pattern = str | os.PathLike[str]
 
 
 def matching_files(patterns: Sequence[Pattern]) -> tuple[str, ...]:
-    """The files that the patterns match, absolute, sorted, each once.
+    """Return the files that match the patterns, absolute, sorted, each once.
 
     Raises:
-        NotFoundError: when there is none.
+        NotFoundError: no file matches.
     """
     # Absolute, because a worker may have another working directory.
     found = {file for pattern in patterns for file in _matches(os.path.abspath(pattern))}
@@ -48,7 +48,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def paths(name: str, value: Any) -> tuple[str, ...]:
-    """One path or several."""
+    """Check and return one path or several."""
     if isinstance(value, (str, bytes, os.PathLike)):
         return (path(name, value),)
     if hasattr(value, "operation"):
@@ -62,38 +62,34 @@ def paths(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ListFiles(FileSource):
-    """Paths, sorted here; handed out in a new random order for each pass if `shuffle` is set."""
+    """Sorted paths; if `shuffle` is set, each iteration reads them in a new random order."""
 
     shuffle: bool = True
     seed: int | None = None
 
     @property
     def name(self) -> str:
-        """With the number of files."""
         return f"list_files({len(self.files)})"
 
     @property
     def element_spec(self) -> Any:
-        """Text."""
         return TensorSpec((), STR)
 
     @property
     def cardinality(self) -> int:
-        """The number of files."""
         return len(self.files)
 
     @property
     def draws_without_seed(self) -> bool:
-        """Unless it has a seed."""
+        """Whether it shuffles and has no seed."""
         return self.shuffle and self.seed is None
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that hands out paths."""
         return ListFilesStage(self, context)
 
 
 class ListFilesStage(SourceStage):
-    """Paths in the order of this pass."""
+    """Returns paths in the order of this iteration."""
 
     one_element_per_split = True
 
@@ -102,16 +98,15 @@ class ListFilesStage(SourceStage):
         self._files = _ordered(operation, context)
 
     def produce(self, want: int) -> Run:
-        """The next paths."""
         positions = self._splits.take(want)
         return [self._files[position] for position in positions]
 
 
 def _ordered(operation: ListFiles, context: BuildContext) -> Sequence[str]:
-    """The files in the order of this pass.
+    """Return the files in the order of this iteration.
 
-    Where tasks share the files by split number, all of them must draw the same order, or one file would come twice and
-    another never: without a seed they draw from a fixed one, and each pass still has its own order.
+    Tasks that share the files by split number must draw the same order; otherwise one file would be read twice and
+    another never. Without a seed they use a fixed one, and each iteration still has its own order.
     """
     if not operation.shuffle:
         return operation.files

@@ -1,4 +1,4 @@
-"""`Dataset.from_generator`: whatever a user's function yields; one split."""
+"""`Dataset.from_generator`: the elements that a user's function yields; one split."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Generator(Operation):
-    """What `function(*arguments)` yields, called anew for each pass."""
+    """The elements that `function(*arguments)` yields; called anew for each iteration."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
@@ -35,12 +35,11 @@ class Generator(Operation):
 
     @property
     def name(self) -> str:
-        """With the function's name."""
         return f"from_generator({function_name(self.function)})"
 
     @property
     def element_spec(self) -> Any:
-        """What the user said; None if nothing."""
+        """The spec that the user gave, or None."""
         return self.spec
 
     def split_provider(self) -> SplitProvider:
@@ -48,12 +47,11 @@ class Generator(Operation):
         return SplitProvider(self.name, 1)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that calls the function at its first pull."""
         return GeneratorStage(self, context)
 
 
 class GeneratorStage(SourceStage):
-    """Elements of one call of the user's function."""
+    """The elements of one call of the user's function."""
 
     def __init__(self, operation: Generator, context: BuildContext) -> None:
         super().__init__(operation.name, context, 1)
@@ -67,17 +65,15 @@ class GeneratorStage(SourceStage):
         self._inline_calls: InlineCalls | None = None
 
     def enable_inline_calls(self) -> bool:
-        """The generator's `next`."""
         self._threaded_calls, self._inline_calls = None, InlineCalls(self._extend)
         return True
 
     def take_partial_run(self) -> list[Any] | None:
-        """What it yielded so far."""
         out = self._inline_calls.take_partial_run() if self._inline_calls is not None else []
         return ensure_run_owned(out) if out and self._yields_immutable else out
 
     def produce(self, want: int) -> Run:
-        """The next elements; after an error of the generator's comes the end."""
+        """Return the next elements; an error raised by the generator is followed by the end."""
         out, failure = self._next(want)
         if isinstance(failure, Exception):
             return self.fail_after(failure, out)
@@ -91,7 +87,7 @@ class GeneratorStage(SourceStage):
         out: list[Any] = []
         if self._threaded_calls is None:
             return out, None if self._ended else self._extend(out, [None] * want)
-        while not out:  # a run that was cut short may have nothing more
+        while not out:  # a run that was cut short may have no further result
             if self._threaded_calls.idle:
                 if self._ended:
                     break
@@ -112,13 +108,14 @@ class GeneratorStage(SourceStage):
             self._delivered += result.taken_count
             if result.results or result.failure is not None or not (result.cut_short or result.taken_count == want):
                 return result.results, result.failure
-            want = 1  # somebody looked already, and nothing that is there may wait for another element
+            want = 1  # another thread took results early, and a finished element must not wait for another one
         return [], None
 
     def _extend(self, out: list[Any], calls: list[None]) -> Exception | None:
         try:
             out.extend(self._elements(calls))
         except _SpecMismatch as unfit:
+            # The element does not fit the spec, but the generator itself can continue.
             return unfit.error
         except BaseException as failure:
             self._ended = True
@@ -131,7 +128,7 @@ class GeneratorStage(SourceStage):
         return None
 
     def _elements(self, calls: list[None]) -> Iterator[Any]:
-        # Not `islice`: the list may get shorter while the generator is at work.
+        # Not `islice`: another thread may shorten the list while the generator runs.
         values = map(itemgetter(1), zip(calls, self._open_iterator(), strict=False))
         mine = values if self._yields_immutable else ensure_owned(values, self._allocate)
         spec = self._operation.spec
@@ -152,7 +149,6 @@ class GeneratorStage(SourceStage):
         return values  # type: ignore[no-any-return]
 
     def release(self, unread: int) -> None:
-        """Close the generator."""
         if self._threaded_calls is not None:
             self._threaded_calls.close(self._close)
         else:
@@ -161,13 +157,12 @@ class GeneratorStage(SourceStage):
     def _close(self) -> None:
         close = getattr(self._values, "close", None)
         if close is not None:
-            # A generator that another thread is running cannot be closed, and whoever closes has no use for the
-            # errors of a generator that he gave up.
+            # A generator that another thread is running cannot be closed, and errors of an abandoned generator are of
+            # no interest.
             with suppress(Exception):
                 close()
 
     def cancel(self) -> None:
-        """Wake the reader, though the generator may go on."""
         super().cancel()
         for calls in (self._threaded_calls, self._inline_calls):
             if calls is not None:
@@ -175,7 +170,7 @@ class GeneratorStage(SourceStage):
 
 
 class _SpecMismatch(Exception):
-    """An element that is not what the element spec says; the generator itself can go on."""
+    """An element does not fit the element spec; the generator itself can continue."""
 
     def __init__(self, error: InvalidArgumentError) -> None:
         super().__init__(str(error))

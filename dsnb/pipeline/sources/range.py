@@ -1,4 +1,4 @@
-"""`Dataset.range`: consecutive int64 numbers; one split for each."""
+"""`Dataset.range`: consecutive int64 numbers; one split for each number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Range(Operation):
-    """`start`, `start + step`, and so on, up to but without `stop`."""
+    """`start`, `start + step`, and so on, up to but not including `stop`."""
 
     start: int = 0
     stop: int
@@ -23,31 +23,26 @@ class Range(Operation):
 
     @property
     def name(self) -> str:
-        """As the user would write it."""
         given = (self.start, self.stop, self.step)[: 2 if self.step == 1 else 3]
         return f"range({self.stop})" if given == (0, self.stop) else f"range{given}"
 
     @property
     def element_spec(self) -> Any:
-        """An int64 scalar."""
         return TensorSpec((), np.int64)
 
     @property
     def cardinality(self) -> int:
-        """Known from the bounds."""
         return len(range(self.start, self.stop, self.step))
 
     def split_provider(self) -> SplitProvider:
-        """One split for each number."""
         return SplitProvider(self.name, self.cardinality)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that counts."""
         return RangeStage(self, context)
 
 
 class RangeStage(SourceStage):
-    """Numbers as arrays, made by the run."""
+    """Returns numbers as one array for each run."""
 
     one_element_per_split = True
 
@@ -56,7 +51,6 @@ class RangeStage(SourceStage):
         self._numbers = range(operation.start, operation.stop, operation.step)
 
     def produce(self, want: int) -> Run:
-        """The next numbers."""
         positions = self._splits.take(want)
         if not positions:
             return []

@@ -17,37 +17,32 @@ from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slices(Operation):
-    """Rows of columns of one length, put together as the structure says."""
+    """Rows of columns of equal length, nested like the structure."""
 
     structure: Structure
     columns: tuple[Column, ...]
 
     @property
     def name(self) -> str:
-        """As the user wrote it, with the number of rows."""
         return f"from_tensor_slices({self.cardinality})"
 
     @property
     def element_spec(self) -> Any:
-        """The columns' specs without the first dimension."""
         return rebuild(self.structure, map(row_spec, self.columns))
 
     @property
     def cardinality(self) -> int:
-        """The number of rows."""
         return len(self.columns[0])
 
     def split_provider(self) -> SplitProvider:
-        """One split for each row."""
         return SplitProvider(self.name, self.cardinality)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that cuts rows."""
         return SlicesStage(self, context)
 
 
 class SlicesStage(SourceStage):
-    """Rows by the run; of a single array without taking it apart."""
+    """Returns rows as runs; rows of a single array are one slice."""
 
     one_element_per_split = True
 
@@ -60,11 +55,10 @@ class SlicesStage(SourceStage):
 
     @property
     def may_share_memory(self) -> bool:
-        """Rows that are arrays are views of the columns where they are copied later, else copies."""
+        """Whether array rows are views of the columns; otherwise they are copies."""
         return self._may_share_memory and not all(map(_is_flat, self._columns))
 
     def produce(self, want: int) -> Run:
-        """The next rows."""
         rows = self._splits.take(want if self._may_share_memory else copy_run_length(self._row_bytes, want))
         if not rows:
             return []
@@ -76,10 +70,10 @@ class SlicesStage(SourceStage):
 
 
 def _is_flat(column: Column) -> bool:
-    """Whether the rows are text or scalars, which are copies whatever they are taken from."""
+    """Whether the rows are text or scalars, which are always copies."""
     return isinstance(column, tuple) or (column.ndim == 1 and not column.dtype.names)
 
 
 def _read_only_column(column: Column) -> Column:
-    # What came out of a pickle is writable again.
+    # An array that was unpickled is writable again.
     return column if isinstance(column, tuple) or not column.flags.writeable else read_only(column)

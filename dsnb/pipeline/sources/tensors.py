@@ -1,4 +1,4 @@
-"""`Dataset.from_tensors`: one element, the value itself; one split."""
+"""`Dataset.from_tensors`: the value as the only element; one split."""
 
 from __future__ import annotations
 
@@ -15,37 +15,32 @@ from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tensors(Operation):
-    """One element, kept as its structure and leaves."""
+    """One element, stored as structure and leaves."""
 
     structure: Structure
     leaves: tuple[Any, ...]
 
     @property
     def name(self) -> str:
-        """As the user wrote it, without the value."""
         return "from_tensors"
 
     @property
     def element_spec(self) -> Any:
-        """The spec of the value."""
         return rebuild(self.structure, map(leaf_spec, self.leaves))
 
     @property
     def cardinality(self) -> int:
-        """One."""
         return 1
 
     def split_provider(self) -> SplitProvider:
-        """One split."""
         return SplitProvider(self.name, 1)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage of one element."""
         return TensorsStage(self, context)
 
 
 class TensorsStage(SourceStage):
-    """The value, once."""
+    """Returns the value once, then the end."""
 
     one_element_per_split = True
 
@@ -56,11 +51,10 @@ class TensorsStage(SourceStage):
 
     @property
     def may_share_memory(self) -> bool:
-        """The value itself where it is copied later, else a copy."""
+        """Whether it returns the value itself; otherwise a copy."""
         return self._may_share_memory
 
     def produce(self, want: int) -> Run:
-        """The value, then nothing."""
         if not self._splits.take(want):
             return []
         leaves = self._operation.leaves if self._may_share_memory else map(copy_element, self._operation.leaves)

@@ -18,31 +18,28 @@ from dsnb.pipeline.splits import FileSource, SourceStage
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextLines(FileSource):
-    """Lines of files, one file after the other. `compression` None means by the file's suffix."""
+    """The lines of one file after another. If `compression` is None, each file's suffix decides."""
 
     compression: str | None = None
     buffer_bytes: int = BUFFER_BYTES
 
     @property
     def name(self) -> str:
-        """With the number of files."""
         return f"text_lines({len(self.files)})"
 
     @property
     def element_spec(self) -> Any:
-        """Text."""
         return TensorSpec((), STR)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that reads."""
         return TextLinesStage(self, context)
 
 
 class TextLinesStage(SourceStage):
-    """Lines, with one file open at a time.
+    """Returns lines, with one file open at a time.
 
-    A file that cannot be opened or read on is one error, and reading goes on with the next file; a line that is no
-    UTF-8 is one error, and reading goes on with the next line.
+    A file that cannot be opened or read further is one error, and reading continues with the next file. A line that is
+    not valid UTF-8 is one error, and reading continues with the next line.
     """
 
     def __init__(self, operation: TextLines, context: BuildContext) -> None:
@@ -56,7 +53,6 @@ class TextLinesStage(SourceStage):
         self._path = ""
 
     def produce(self, want: int) -> Run:
-        """The next lines."""
         lines = self._undecoded[:want] or self._read(want)
         self._undecoded = self._undecoded[want:]
         out: list[Any] = []
@@ -70,7 +66,7 @@ class TextLinesStage(SourceStage):
         return self.fail_after(failure, out)
 
     def _read(self, want: int) -> list[bytes]:
-        """Raw lines; the error of a file comes behind the lines that could be read of it."""
+        """Return raw lines; the error of a file is raised after the lines that could be read from it."""
         if self._file_error is not None:
             broken, self._file_error = self._file_error, None
             self._close_file()
@@ -89,7 +85,7 @@ class TextLinesStage(SourceStage):
         return []
 
     def _as_data_loss(self, failure: Exception) -> Exception:
-        """The disk's errors as they are; those of what packed the file as one that names it."""
+        """Return errors of the disk unchanged, and errors of the decompressor as one that names the file."""
         if getattr(failure, "errno", None) is not None:
             return failure
         return DataLossError(
@@ -112,7 +108,6 @@ class TextLinesStage(SourceStage):
             file.close()
 
     def release(self, unread: int) -> None:
-        """Close the file."""
         self._close_file()
 
 

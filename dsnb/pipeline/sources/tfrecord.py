@@ -15,28 +15,25 @@ from dsnb.pipeline.tfrecord.reader import RecordReader
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TFRecords(FileSource):
-    """Records of files, one file after the other. `compression` None means by the file's suffix."""
+    """The records of one file after another. If `compression` is None, each file's suffix decides."""
 
     compression: str | None = None
     buffer_bytes: int = BUFFER_BYTES
 
     @property
     def name(self) -> str:
-        """With the number of files."""
         return f"tfrecords({len(self.files)})"
 
     @property
     def element_spec(self) -> Any:
-        """Bytes."""
         return TensorSpec((), BYTES)
 
     def build(self, context: BuildContext) -> Stage:
-        """A stage that reads."""
         return TFRecordsStage(self, context)
 
 
 class TFRecordsStage(SourceStage):
-    """Records, with one file open at a time."""
+    """Returns records, with one file open at a time."""
 
     def __init__(self, operation: TFRecords, context: BuildContext) -> None:
         super().__init__(operation.name, context, len(operation.files))
@@ -46,7 +43,6 @@ class TFRecordsStage(SourceStage):
         self._interrupted: list[Any] = []
 
     def produce(self, want: int) -> Run:
-        """The next records, of as many files as it takes."""
         out, self._interrupted = self._interrupted, []
         try:
             while len(out) < want and (reader := self._reader or self._open_next(len(out))) is not None:
@@ -77,5 +73,4 @@ class TFRecordsStage(SourceStage):
             reader.close()
 
     def release(self, unread: int) -> None:
-        """Close the file."""
         self._close_file()

@@ -1,8 +1,8 @@
 """CRC-32C (Castagnoli), the checksum of TFRecord files.
 
-Where google-crc32c is installed it counts with the processor's own instruction, at several GB/s. Else NumPy does it,
-at a hundredth of that: a CRC is linear, so the checksum of a block is the exclusive or of one table entry for each of
-its bytes, and blocks are joined by moving what was counted so far past the next block and adding that block's own.
+If google-crc32c is installed, it uses the processor's own instruction, at several GB/s. Otherwise NumPy does it, at a
+hundredth of that speed. A CRC is linear, so the checksum of a block is the exclusive or of one table entry for each of
+its bytes. Blocks are joined by shifting the CRC so far past the next block and adding that block's own CRC.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _POLYNOMIAL: Final = 0x82F63B78
 _ALL_ONES: Final = 0xFFFFFFFF
 _BLOCK: Final = 512
 _MAX_LOOP_BYTES: Final = 48
-"""Bytes up to which a loop is faster than NumPy."""
+"""Up to this many bytes, a loop is faster than NumPy."""
 _MASK_DELTA: Final = 0xA282EAD8
 
 Array = np.ndarray[Any, Any]
@@ -28,25 +28,26 @@ def _native_crc32c() -> Callable[[bytes], int] | None:
         import google_crc32c
     except ImportError:
         return None
-    # Its own way without the instruction is a loop in Python.
+    # Its implementation without the instruction is a loop in Python.
     return google_crc32c.value if google_crc32c.implementation == "c" else None
 
 
 def crc32c_numpy(data: bytes) -> int:
-    """The checksum by NumPy.
+    """Compute the checksum with NumPy.
 
     Example:
-        >>> hex(in_numpy(b"123456789"))
+        >>> hex(crc32c_numpy(b"123456789"))
         '0xe3069283'
     """
     if len(data) <= _MAX_LOOP_BYTES:
         return _ALL_ONES ^ _update_bytewise(_ALL_ONES, data)
-    # Zeros in front change nothing, and the count begins with all ones on the first four bytes.
+    # Leading zeros do not change a CRC that starts at zero. The initial value of all ones equals inverting the first
+    # four bytes.
     head = bytes(byte ^ 0xFF for byte in data[:4])
     blocks = np.frombuffer(bytes(-len(data) % _BLOCK) + head + data[4:], np.uint8).reshape(-1, _BLOCK)
     tables = _block_tables()
     crc = 0
-    # In portions, so that the table's entries for a large record do not take four times its memory and more.
+    # In portions: the gathered table entries take four times the memory of the data.
     for first in range(0, len(blocks), _BLOCK):
         portion = blocks[first : first + _BLOCK]
         sums: Array = np.bitwise_xor.reduce(tables[np.arange(_BLOCK), portion], axis=1)
@@ -63,14 +64,14 @@ def _update_bytewise(crc: int, data: bytes) -> int:
 
 
 def _shift_block(crc: int) -> int:
-    """What a count becomes over a block of zeros."""
+    """Return the CRC after a block of zeros."""
     first, second, third, fourth = _shift_tables()
     return first[crc & 0xFF] ^ second[crc >> 8 & 0xFF] ^ third[crc >> 16 & 0xFF] ^ fourth[crc >> 24]
 
 
 @cache
 def _byte_table() -> list[int]:
-    """What each byte adds when it is the last one."""
+    """The CRC contribution of each byte value at the last position."""
     table: Array = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
@@ -80,7 +81,7 @@ def _byte_table() -> list[int]:
 
 @cache
 def _block_tables() -> Array:
-    """What each byte adds at each place of a block, the first place first."""
+    """The CRC contribution of each byte value at each position of a block, first position first."""
     last: Array = np.array(_byte_table(), np.uint32)
     tables = np.empty((_BLOCK, 256), np.uint32)
     tables[-1] = last
@@ -97,10 +98,10 @@ def _shift_tables() -> list[list[int]]:
 
 
 crc32c: Callable[[bytes], int] = _native_crc32c() or crc32c_numpy
-"""The checksum of some bytes."""
+"""Computes the checksum of some bytes."""
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum as TFRecord files hold it: turned and added to, so that checksums of checksums do no harm."""
+    """Compute the checksum as TFRecord files store it: rotated and offset, since data may itself contain CRCs."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _ALL_ONES

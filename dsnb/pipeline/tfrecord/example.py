@@ -1,12 +1,12 @@
-"""`tf.train.Example` messages as dicts of arrays, and back.
+"""Reads and writes `tf.train.Example` messages as dicts of arrays.
 
 An Example holds named features, each a list of bytes, floats or 64-bit integers:
 
     Example { Features features = 1 }        Features { map<string, Feature> feature = 1 }
     Feature { oneof { BytesList = 1, FloatList = 2, Int64List = 3 } }, each list { repeated ... value = 1 }
 
-It is read and written here by hand: the numbers of a list lie packed in the message, so that an array is one view or
-one vectorised pass, where the protobuf library would make a Python object of each number first.
+This code parses and writes the wire format itself: the numbers of a list are packed in the message, so an array is one
+view or one vectorised pass, whereas the protobuf library would first make a Python object of each number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 _KINDS: Final = {_BYTES_LIST: "bytes", _FLOAT_LIST: "floats", _INT64_LIST: "integers"}
 _MAX_VARINT_BYTES: Final = 10
-"""Bytes of a varint of 64 bits."""
+"""Maximum size of a 64-bit varint, in bytes."""
 
 
 def _features_rule(name: str, value: Any) -> Mapping[str, TensorSpec]:
@@ -48,22 +48,23 @@ _DICT = instance(Mapping, hint='pass a dict, as in {"label": 0}')
 def parse_example(
     serialized: bytes, features: Mapping[str, TensorSpec] | None = None, defaults: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Read a serialised `tf.train.Example` into a dict of arrays; for `map` behind a `TFRecordDataset`.
+    """Parse a serialised `tf.train.Example` into a dict of arrays; for `map` after a `TFRecordDataset`.
 
     Args:
         serialized: The bytes of one record.
-        features: For each feature that is wanted its shape and dtype; what else the record holds is passed over. One
-            size may be None: then it follows from the number of values. A shape of () is a single value. Integers may
-            be read as any integer dtype or bool, floats as any float dtype, and bytes as bytes or str (UTF-8). None for
-            all features as they are: arrays of one dimension, by their names in order.
-        defaults: What stands for features that a record does not have. One with a size of None is then empty anyway.
+        features: The shape and dtype of each wanted feature; others in the record are ignored. One size may be None: it
+            then follows from the number of values. A shape of () means a single value. Integers may be read as any
+            integer dtype or bool, floats as any float dtype, and bytes as bytes or str (UTF-8). None returns all
+            features as arrays of one dimension, sorted by name.
+        defaults: Values for features that a record does not have. Without a default, a feature with a size of None is
+            empty.
 
     Returns:
         A dict in the order of `features`.
 
     Raises:
-        DataLossError: the bytes are no Example.
-        InvalidArgumentError: a feature is missing, or holds values of another kind or number.
+        DataLossError: the bytes are not an Example.
+        InvalidArgumentError: a feature is missing, or has values of another kind or number.
 
     Example:
         >>> record = serialize_example({"label": 3, "image": [[0.5, 1.0]], "name": "seven"})
@@ -87,7 +88,7 @@ def parse_example(
 
 
 def _features(message: bytes) -> dict[str, bytes]:
-    """The `Feature` messages by name; of two of one name the last, as the format says."""
+    """Return the `Feature` messages by name; the last one if a name occurs twice, as the format requires."""
     found: dict[str, bytes] = {}
     for features in _nested(message, 1):
         for entry in _nested(features, 1):
@@ -102,7 +103,7 @@ def _features(message: bytes) -> dict[str, bytes]:
 
 
 def _feature(message: bytes) -> tuple[int, Values]:
-    """Which of the three lists a feature holds, and its values; 0 where it holds none."""
+    """Return which of the three lists a feature holds, and its values; 0 if it holds none."""
     kind, lists = 0, list[bytes]()
     for number, wire_type, value in _fields(message):
         if wire_type == _BYTES and number in _KINDS:
@@ -119,11 +120,11 @@ def _nested(message: bytes, wanted: int) -> Iterator[bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Number, wire type and value of each field: bytes, except for a varint, which is an int."""
+    """Yield number, wire type and value of each field: an int for a varint, else bytes."""
     at, end = 0, len(message)
     while at < end:
         key = message[at]
-        # Nearly all keys and many sizes are of one byte.
+        # Nearly all keys and many sizes are a single byte.
         key, at = (key, at + 1) if key < 0x80 else _varint(message, at)
         wire_type = key & 7
         if wire_type == _VARINT:
@@ -180,8 +181,8 @@ def _decode_varints(data: bytes) -> list[int]:
 
 
 def _decode_packed(data: bytes) -> Array:
-    """Varints one behind the other, seven bits a byte, the last byte of each below 128."""
-    if len(data) <= _MAX_VARINT_BYTES:  # a label
+    """Decode consecutive varints: seven bits in each byte, the last byte of each below 128."""
+    if len(data) <= _MAX_VARINT_BYTES:  # a single label, for example
         return _signed(_decode_varints(data))
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)
@@ -196,7 +197,7 @@ def _decode_packed(data: bytes) -> Array:
     return np.bitwise_or.reduceat(bits, begins).view(np.int64)
 
 
-# ---- what the user wants of it
+# ---- conversion to the user's specs
 
 
 def _without_spec(kind: int, values: Values) -> Any:
@@ -274,19 +275,19 @@ def _read_only(array: Array) -> Array:
     return array
 
 
-# ---- writing it
+# ---- writing the message
 
 
 @checked(features=_DICT)
 def serialize_example(features: Mapping[str, Any]) -> bytes:
-    """Write a dict of arrays down as a `tf.train.Example`; for `TFRecordWriter.write`.
+    """Serialise a dict of arrays as a `tf.train.Example`; for `TFRecordWriter.write`.
 
     Args:
         features: Arrays, numbers, `bytes` or `str`, or lists of them. Integers and bool become 64-bit integers, floats
-            32-bit floats, text UTF-8 bytes; shapes are not kept: rows follow each other.
+            32-bit floats, text UTF-8 bytes. Shapes are not stored: arrays are flattened row by row.
 
     Raises:
-        InvalidArgumentError: for a value that is none of these, such as complex numbers or dates.
+        InvalidArgumentError: for other values, such as complex numbers or dates.
 
     Example:
         >>> parse_example(serialize_example({"x": [1, 2, 300]}))

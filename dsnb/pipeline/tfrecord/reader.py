@@ -1,7 +1,7 @@
-"""Reading the records of one TFRecord file.
+"""Reads the records of one TFRecord file.
 
-A file is a sequence of records and nothing else. A record is its length (8 bytes, the lowest first), the length's
-masked checksum (4 bytes), the data, and the data's masked checksum (4 bytes).
+A file is a sequence of records and nothing else. A record is its length (8 bytes, little-endian), the length's masked
+checksum (4 bytes), the data, and the data's masked checksum (4 bytes).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MAX_READ_BYTES: Final = 1 << 24
 
 
 class RecordReader:
-    """The records of a file, one after the other.
+    """Reads the records of a file one after another.
 
     Args:
-        file: Where to read, at its beginning; closed by `close`.
+        file: The file, at its start; `close` closes it.
         path: Its name, for errors.
-        buffer_bytes: How much to read at a time.
+        buffer_bytes: How much to read at once, in bytes.
     """
 
     def __init__(self, file: IO[bytes], path: str, buffer_bytes: int) -> None:
@@ -35,15 +35,15 @@ class RecordReader:
         self._buffer = b""
         self._offset = 0
         self._buffer_start = 0
-        """Bytes of the file in front of the buffer."""
+        """Offset of the buffer in the file."""
         self._rest_unreadable = False
 
     def next(self) -> bytes | None:
-        """The next record; None at the end of the file, and behind damage that hides where the next one begins.
+        """Return the next record; None at the end of the file, and after damage that hides where the next one begins.
 
         Raises:
-            DataLossError: naming the file and the offset of the damaged record. Where only its data are damaged, the
-                next call goes on with the record behind it.
+            DataLossError: a record is damaged; the message names the file and the offset. If only its data are damaged,
+                the next call continues with the following record.
         """
         if self._rest_unreadable or not self._fill(1):
             return None
@@ -64,14 +64,14 @@ class RecordReader:
         return data
 
     def _fill(self, count: int) -> bool:
-        """Have `count` bytes in the buffer; False where the file ends before."""
+        """Read until `count` bytes are in the buffer; False if the file ends before that."""
         missing = count - (len(self._buffer) - self._offset)
         if missing <= 0:
             return True
         parts = [self._buffer[self._offset :]]
         self._buffer_start += self._offset
         while missing > 0:
-            # Not as much at once as a record claims to have: that may be more than there is memory.
+            # The length of a damaged record may exceed the memory: read it in limited parts.
             part = self._read(min(max(missing, self._buffer_bytes), _MAX_READ_BYTES))
             if not part:
                 break
@@ -85,7 +85,7 @@ class RecordReader:
         try:
             return self._file.read(count)
         except (EOFError, zlib.error, OSError) as error:
-            if getattr(error, "errno", None) is not None:  # the disk's, not the compression's
+            if getattr(error, "errno", None) is not None:  # an error of the disk, not of decompression
                 raise
             raise self._give_up(self._buffer_start, f"cannot be unpacked ({error})") from error
 
@@ -101,5 +101,5 @@ class RecordReader:
         )
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file that is read."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""`TFRecordWriter`: records into a file that every reader of TFRecord files can read."""
+"""`TFRecordWriter`: writes records to a file that any TFRecord reader can read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dsnb.system_limits import describe_os_error
 
 
 class TFRecordWriter:
-    """Writes records into a TFRecord file; what was there before is overwritten (as in TensorFlow).
+    """Writes records to a TFRecord file; an existing file is overwritten (as in TensorFlow).
 
     Args:
         path: The file.
-        compression_type: "GZIP", "ZLIB", "" for none; None goes by the suffix: `.gz` is GZIP.
+        compression_type: "GZIP", "ZLIB", or "" for none; None chooses by suffix: `.gz` means GZIP.
 
     Raises:
         InvalidArgumentError: for another compression.
@@ -57,10 +57,10 @@ class TFRecordWriter:
         )
     )
     def write(self, record: bytes) -> None:
-        """Add one record.
+        """Append one record to the file.
 
         Args:
-            record: `bytes`, or what exports them; for a dict of arrays, `dsnb.serialize_example(...)`.
+            record: `bytes`, or an object that exports a buffer; for a dict of arrays, `dsnb.serialize_example(...)`.
 
         Raises:
             InvalidArgumentError: for anything else.
@@ -74,13 +74,13 @@ class TFRecordWriter:
 
     @checked()
     def flush(self) -> None:
-        """Hand what was written to the system; with compression, as much of it as is packed."""
+        """Pass written records to the operating system; with compression, only the part that is already compressed."""
         if self._file is not None:
             self._file.flush()
 
     @checked()
     def close(self) -> None:
-        """Finish the file. Harmless twice."""
+        """Finish the file; a second call does nothing."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -102,21 +102,19 @@ def _create_file(path: str, compression: str) -> IO[bytes]:
 
 
 class _ZlibWriter:
-    """A zlib stream as a file to write; the standard library has none."""
+    """A zlib stream as a writable file; the standard library has none."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._stream = zlib.compressobj()
 
     def write(self, data: bytes) -> Any:
-        """Pack and write."""
         return self._file.write(self._stream.compress(data))
 
     def flush(self) -> None:
-        """Write what is packed."""
         self._file.flush()
 
     def close(self) -> None:
-        """Write the rest and the end mark."""
+        """Write the compressed rest with the end mark, and close the file."""
         self._file.write(self._stream.flush())
         self._file.close()

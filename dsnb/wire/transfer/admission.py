@@ -1,4 +1,4 @@
-"""How many readers of other processes a worker serves at once, over all ways of handing over."""
+"""Limits the number of readers in other processes that a worker serves at once, across all transfers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from dsnb.errors import ResourceExhaustedError
 
 
 class Admission:
-    """Lets so many readers in; one is inside from `acquire` to `release`, or in a `with`.
+    """Counts the active readers: from `acquire` to `release`, or inside a `with` statement. Thread-safe.
 
     Args:
-        limit: How many.
+        limit: Most readers at the same time.
+
+    Attributes:
+        limit: Most readers at the same time.
+        active: How many readers are active now.
 
     Example:
         >>> with Admission(1) as readers:
-        ...     readers.inside
+        ...     readers.active
         1
     """
 
@@ -26,10 +30,10 @@ class Admission:
         self._lock = threading.Lock()
 
     def acquire(self) -> None:
-        """Let a reader in.
+        """Count one more reader.
 
         Raises:
-            ResourceExhaustedError: there are as many as there may be.
+            ResourceExhaustedError: the limit is reached.
         """
         with self._lock:
             if self.active >= self.limit:
@@ -42,7 +46,7 @@ class Admission:
             self.active += 1
 
     def release(self) -> None:
-        """Let a reader out."""
+        """Count one reader less."""
         with self._lock:
             self.active -= 1
 

@@ -1,13 +1,15 @@
-"""Whether a reader's frames are compressed, and how: what `compression="AUTO"` decides. A pure core, but for `probe`.
+"""Decides whether and how a reader's frames are compressed with `compression="AUTO"`. Pure, except for `probe`.
 
-Theory of operation. What a codec does for these data is measured on a sample of a frame: its ratio r, and the rates c
-and d at which it compresses and decompresses. What the link does is measured by the stream: bytes that left, over the
-time that it took to be rid of them (L). Sending as it is moves L; compressed, two machines side by side move
-min(c, L*r, d), and one host that does both on the same cores 1/(1/c + 1/(L*r) + 1/d). A codec is taken when that is at
-least `_GAIN` times L, and given up when going without is so much better: noise does not swing it.
+Theory of operation. A codec is measured on a sample of a frame: its ratio r, and the rates c and d at which it
+compresses and decompresses. The network link is measured by the stream: bytes sent over the time until gRPC accepted
+them, the rate L. Without compression data arrive at the rate L. With compression the rate is min(c, L*r, d) if client
+and worker run on two machines that work in parallel, and 1/(1/c + 1/(L*r) + 1/d) if one host does both on the same
+cores. A codec is chosen if its rate is at least `_MIN_GAIN` times L, and dropped if going without is better by the same
+factor, so that noise does not make the decision flip.
 
-Until enough has left to know the link, frames go as they are; then the next ones are looked at, and one in `_EVERY`
-afterwards: data and links change. Small frames always do: there the message costs more than its bytes.
+Until enough bytes were sent to know the link, frames are not compressed. Then the next few frames are sampled, and
+afterwards one in `_SAMPLE_EVERY`, because data and links change. Small frames are never compressed: their messages cost
+more than their bytes.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from dsnb.elements.columns import bytes_of
 from dsnb.elements.compression import AUTO, CODECS, NONE, Codec, load_codec
 
 MIN_BYTES: Final = 4096
-"""Bytes of a frame below which compressing it gains nothing."""
+"""Frames with fewer bytes than this are not compressed: it would gain nothing."""
 _MIN_GAIN: Final = 1.2
 _INITIAL_SAMPLES: Final = 3
 _SAMPLE_EVERY: Final = 256
 _SAMPLE_PARTS: Final = 4
-_SAMPLE_PART_BYTES: Final = 16 << 10  # of less, it is the call that would be measured
+_SAMPLE_PART_BYTES: Final = 16 << 10  # with smaller parts the overhead of the call would dominate
 _MIN_LINK_BYTES: Final = 2 << 20
 _DECAY_BYTES: Final = 64 << 20
 _MIN_BULK_BYTES: Final = 64 << 10
@@ -35,12 +37,13 @@ _LINK_UNKNOWN_TEXT: Final = "none yet: the link is not known before 2 MB went ov
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What a codec did with a sample of a frame.
+    """Measurements of one codec on a sample of a frame.
 
     Attributes:
-        ratio: Bytes before, for each byte after.
-        compress_rate: Bytes a second.
-        decompress_rate: Bytes a second.
+        codec: The codec's name.
+        ratio: Bytes before compression divided by bytes after.
+        compress_rate: Uncompressed bytes per second.
+        decompress_rate: Uncompressed bytes per second.
     """
 
     codec: str
@@ -49,7 +52,7 @@ class Sample:
     decompress_rate: float
 
     def rate(self, link: float, *, same_host: bool) -> float:
-        """Bytes a second that arrive by this codec over a link that carries `link` bytes a second."""
+        """Uncompressed bytes per second that arrive with this codec over a link of `link` bytes per second."""
         packed = link * self.ratio
         if same_host:
             return 1 / (1 / self.compress_rate + 1 / packed + 1 / self.decompress_rate)
@@ -57,17 +60,17 @@ class Sample:
 
 
 class CompressionPolicy:
-    """What one reader's frames are compressed with, at present.
+    """The present decision how to compress one reader's frames.
 
     Args:
         requested: "AUTO", "NONE" or a codec's name.
-        codecs: The codecs that both sides have.
-        same_host: Whether both sides share their processor.
+        codecs: The codecs that are installed at client and worker.
+        same_host: Whether client and worker share processor cores.
 
     Attributes:
         codecs: The codecs to sample.
-        codec: The codec; empty for none.
-        why: The decision in words, for `status()`.
+        codec: The name of the present codec; empty for none.
+        why: The decision and its reason as text, for `status()`.
     """
 
     def __init__(self, requested: str, codecs: Sequence[str], *, same_host: bool) -> None:
@@ -92,11 +95,11 @@ class CompressionPolicy:
 
     @property
     def link(self) -> float:
-        """Bytes a second that the link carries; 0 as long as that is not known."""
+        """Bytes per second that the link carries; 0 until it is known."""
         return self._link_bytes / self._link_s if self._link_bytes >= _MIN_LINK_BYTES and self._link_s > 0 else 0.0
 
     def record_sent(self, nbytes: int, seconds: float) -> None:
-        """Learn that a message of so many bytes left within that time."""
+        """Record that gRPC accepted a message of `nbytes` within `seconds`."""
         if not self._auto or nbytes < _MIN_BULK_BYTES:
             return
         if self._link_bytes > _DECAY_BYTES:
@@ -105,14 +108,14 @@ class CompressionPolicy:
         self._link_s += seconds
 
     def wants_sample(self, nbytes: int) -> bool:
-        """Whether to look at the next frame, of so many bytes; to be asked once for each."""
+        """Whether to sample the next frame, which has `nbytes`; must be called exactly once for each frame."""
         if not self._auto or nbytes < _MIN_BULK_BYTES:
             return False
         self._frames_since_decision += 1
         return self.link > 0 and (self._decisions < _INITIAL_SAMPLES or self._frames_since_decision >= _SAMPLE_EVERY)
 
     def decide(self, samples: Sequence[Sample]) -> None:
-        """Decide by what the codecs did with a frame."""
+        """Choose the codec from measurements on one frame, one `Sample` for each codec."""
         link = self.link
         if not link or not samples:
             return
@@ -120,6 +123,7 @@ class CompressionPolicy:
         best = max(samples, key=lambda sample: gains[sample.codec])
         gains[""] = 1.0
         winner = best.codec if gains[best.codec] > 1 else ""
+        # Hysteresis: the winner must be better than the present codec, not only than no codec.
         if gains[winner] >= _MIN_GAIN * gains.get(self.codec, 0.0):
             self.codec = winner
         self._decisions += 1
@@ -132,13 +136,13 @@ class CompressionPolicy:
 
 
 def probe(names: Sequence[str], buffers: Sequence[Any], total: int) -> list[Sample]:
-    """What each codec does with four pieces spread over a frame; some tens of microseconds."""
+    """Measure each codec on four parts spread over a frame; takes some tens of microseconds."""
     data = sample_bytes(buffers, total)
     return [_measure(load_codec(name), data) for name in names]
 
 
 def sample_bytes(buffers: Sequence[Any], total: int) -> bytes:
-    """Four pieces of a frame's body, 64 KB in all; all of it where it has no more."""
+    """Four parts of a frame's body, spread evenly, at most 64 KB in all."""
     starts = [part * max(0, total - _SAMPLE_PART_BYTES) // (_SAMPLE_PARTS - 1) for part in range(_SAMPLE_PARTS)]
     taken: list[bytes] = []
     at = 0
@@ -163,14 +167,14 @@ def _measure(one: Codec, data: bytes) -> Sample:
 
 
 def _time(work: Callable[[], bytes]) -> tuple[bytes, int]:
-    """A result, and the best of three times: the first ones pay for memory that is cold, or new.
+    """Run `work` three times; return its result and the best time in ns, as the first runs pay for cold or new memory.
 
-    Of this thread's own time: a codec lets go of the interpreter, and the wait for it is not the codec's.
+    Measures the thread's CPU time: a codec releases the GIL, and waiting to get it back must not count.
     """
     times = []
     result = b""
     for _ in range(3):
-        result = b""  # or the next one gets new memory
+        result = b""  # freed first, so that the next run reuses its memory
         began = thread_time_ns()
         result = work()
         times.append(thread_time_ns() - began)

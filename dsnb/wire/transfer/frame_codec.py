@@ -1,11 +1,12 @@
-"""Frames to messages and back.
+"""Encodes frame slices as messages, and decodes them.
 
-The messages are protobuf; the large field is written and read past the library, which would copy it several times.
+The messages are protobuf. The large field is written and parsed by hand, because the library would copy it several
+times.
 
-A message carries at most `PART_BYTES` bytes of a frame's body, because larger ones are slower and hold more memory. A frame
-that fits is encoded by one join of its header and its buffers, and decoded as views of the message; a larger one comes
-in parts that are copied into one fresh array. Where a reader's `Choice` says so, each part is compressed by itself, and
-a message carries as many as have room in it; a checksum, on request, covers all of a message.
+A message has at most `PART_BYTES` bytes of a frame slice's body, because larger ones are slower and take more memory. A
+slice that fits is encoded by one join of its header and buffers, and decoded as views of the message; a larger one is
+sent in parts that are copied into one new array. If the reader's `CompressionPolicy` has a codec, each part is
+compressed separately, and a message has as many parts as fit. An optional checksum covers the whole message.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from dsnb.wire.transfer.headers import ByteArray, check_header, damaged_message_
 from dsnb.wire.transfer.protocol import FrameSlice
 
 PART_BYTES = 1 << 20
-"""Most bytes of body in one message; measured best between 256 KB and 8 MB."""
+"""Most bytes of body in one message; the fastest of the sizes measured between 256 KB and 8 MB."""
 
 _MAX_BLOCKS = 16
-"""Of one message: a reader unpacks the first ones while the next are packed."""
+"""Most compressed parts in one message; a reader decompresses them while the worker compresses the next message."""
 
 _TAG_PADDING = b"\x1a"  # field 3, length-delimited
 _TAG_CHECKSUM = b"\x51"  # field 10, fixed 64 bits
@@ -41,14 +42,14 @@ _DATA_FIELD = 15
 
 
 class FrameSliceEncoder:
-    """Makes the messages of one read.
+    """Encodes the frame slices of one read.
 
     Args:
-        task_id: Goes into the headers.
-        keep: Keep what is encoded with its frame, for the next reader that wants the same form: of whole frames, in one
-            message or compressed.
-        compression: What to compress with; None for nothing.
-        checksum: Whether each message carries one.
+        task_id: The task id for the headers.
+        keep: Whether to keep the messages of whole frames (those in one message, or compressed) with the frame, for
+            other readers with the same encoding.
+        compression: Chooses the codec; None for no compression.
+        checksum: Whether each message has a checksum.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class FrameSliceEncoder:
         self._checksum = checksum
 
     def encode(self, frame_slice: FrameSlice) -> Iterator[bytes]:
-        """The messages that carry a piece."""
+        """The messages of one frame slice."""
         frame = frame_slice.frame
         whole = frame_slice.count == frame.count
         kept = frame.encoded.get(self._encoding_key()) if whole and frame.encoded is not None else None
@@ -75,20 +76,23 @@ class FrameSliceEncoder:
         if not (whole and self._keep and (form[0] or total <= PART_BYTES)):
             return messages
         taken = tuple(messages)
+        # A single uncompressed message contains the body, so the frame's columns become views of it: then the frame
+        # is in memory once, and only the rest of the message counts as extra.
         moves = bool(total) and len(taken) == 1 and not form[0] and frame.movable
         extra_bytes = sum(map(len, taken)) - (total if moves else 0)
         if frame.reserve_encoded_bytes is None or frame.reserve_encoded_bytes(extra_bytes):
-            frame.encoded = {**(frame.encoded or {}), form: taken}  # a new dict: other threads look into the old one
+            # A new dict, because other threads may be reading the old one.
+            frame.encoded = {**(frame.encoded or {}), form: taken}
             if moves:
                 frame.move_into(layouts, np.frombuffer(taken[0], np.uint8)[-total:])
         return iter(taken)
 
     def encode_notice(self, reply: frame_pb2.ReadReply) -> bytes:
-        """A message without elements."""
+        """Encode a message without elements."""
         return self._message(reply, [], 0)
 
     def _encoding_key(self) -> tuple[str, bool]:
-        """How a frame is encoded at present: by which codec, and whether with checksums."""
+        """The present encoding: the codec, and whether messages have checksums."""
         return self._compression.codec if self._compression is not None else "", self._checksum
 
     def _body_messages(self, head: frame_pb2.ReadReply, buffers: Sequence[Any], total: int) -> Iterator[bytes]:
@@ -104,14 +108,14 @@ class FrameSliceEncoder:
     def _compressed_messages(
         self, head: frame_pb2.ReadReply, portions: Iterator[Sequence[Any]], codec: Codec
     ) -> Iterator[bytes]:
-        """The messages of a frame that is compressed, each with as many portions as have room in it."""
+        """The messages of a compressed frame slice, each with as many portions as fit."""
         blocks: list[Any] = []
         nbytes = raw = 0
         for portion in portions:
             whole = bytes_of(portion[0]) if len(portion) == 1 else join_bytes(portion)
             block: Any = codec.compress(whole)
             if len(block) >= len(whole):
-                block = whole
+                block = whole  # incompressible: sent as it is, which the reader recognises by the equal length
             if blocks and (nbytes + len(block) > PART_BYTES or len(blocks) == _MAX_BLOCKS):
                 yield self._compressed_message(head, blocks, nbytes, raw, codec.name)
                 head, blocks, nbytes, raw = frame_pb2.ReadReply(), [], 0, 0
@@ -144,7 +148,7 @@ def _checksum(head: bytes | memoryview, buffers: Sequence[Any]) -> int:
 
 
 def _prefix(head: bytes, nbytes: int) -> bytes:
-    """Everything in front of the data: the data begins at a multiple of 16, so views of it are aligned."""
+    """All bytes before the data, padded so that the data begin at a multiple of 16 and views of them are aligned."""
     if not nbytes:
         return head
     data = _TAG_DATA + varint(nbytes)
@@ -153,7 +157,7 @@ def _prefix(head: bytes, nbytes: int) -> bytes:
 
 
 def _split_buffers(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
-    """The buffers' bytes in portions of at most `PART_BYTES`."""
+    """Split buffers into portions of `PART_BYTES`, the last one smaller."""
     portion: list[memoryview] = []
     left = PART_BYTES
     for buffer in buffers:
@@ -170,17 +174,17 @@ def _split_buffers(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
 
 
 def join_messages(messages: Sequence[bytes]) -> bytes:
-    """One message for several."""
+    """Join several messages into one; see `split_messages`."""
     if len(messages) == 1:
         return messages[0]
     return join_bytes([part for message in messages for part in (_TAG_JOINED + varint(len(message)), message)])
 
 
 def split_messages(message: bytes) -> Iterator[bytes]:
-    """The messages that `together` put into one. Copies, so that who keeps an element does not keep its neighbours.
+    """Split a message from `join_messages` into copies, so that a kept element does not keep its neighbours in memory.
 
     Raises:
-        DataLossError: it is not what `together` makes.
+        DataLossError: the message is damaged.
     """
     if not message.startswith(_TAG_JOINED):
         yield message
@@ -193,16 +197,16 @@ def split_messages(message: bytes) -> Iterator[bytes]:
             raise limit_error(error) or damaged_message_error() from error
         if not message.startswith(_TAG_JOINED, at) or begin + length > len(message):
             raise damaged_message_error()
-        # Of bytes: NumPy would let go of the interpreter meanwhile, which others then hold for long.
+        # Slice bytes, not an array: NumPy would release the GIL to copy, and another thread might keep it for long.
         yield message[begin : begin + length]
         at = begin + length
 
 
 class FrameSliceDecoder:
-    """Puts the messages of one read together again.
+    """Decodes the messages of one read, in order.
 
     Args:
-        checksum: Whether each message must carry one; one that is there is always looked at.
+        checksum: Whether each message must have a checksum. If one is present, it is always verified.
     """
 
     def __init__(self, *, checksum: bool = False) -> None:
@@ -212,20 +216,20 @@ class FrameSliceDecoder:
         self._filled = 0
 
     def feed(self, message: bytes) -> FrameSlice | frame_pb2.ReadReply | None:
-        """Take one message.
+        """Decode one message.
 
         Returns:
-            A piece when one is complete, the message itself when it is a notice (end, recall, progress), else None.
+            A frame slice when it is complete, the message itself if it is a notice (end, recall, progress), else None.
 
         Raises:
-            DataLossError: the message is not what a worker sends.
-            FailedPreconditionError: its elements have a dtype, or a codec, that needs a package which is not here.
+            DataLossError: the message is damaged.
+            FailedPreconditionError: its dtype or codec needs a package that is not installed here.
         """
         try:
             return self._decode(message)
         except (DataLossError, FailedPreconditionError):
             raise
-        except Exception as error:  # damage can show anywhere in what reads the message
+        except Exception as error:  # a damaged message can make any decoding step fail
             raise limit_error(error) or damaged_message_error() from error
 
     def _decode(self, message: bytes) -> FrameSlice | frame_pb2.ReadReply | None:
@@ -250,7 +254,7 @@ class FrameSliceDecoder:
         if not head.blocks:
             (data,) = parts
             if len(data) == head.total:
-                # Another encoder may leave the padding out; then the data are moved to where views are aligned.
+                # Another encoder may omit the padding; the data are then copied, so that views of them are aligned.
                 return frame_slice_of(head.header, _read_only(data.copy()) if data_at % 16 and not head.codec else data)
             parts = iter([data])
         self._header, self._body, self._filled = head.header, np.empty(head.total, np.uint8), 0
@@ -270,7 +274,7 @@ class FrameSliceDecoder:
 
 
 def _decompressed(head: frame_pb2.ReadReply, data: ByteArray, room: int) -> Iterator[ByteArray]:
-    """The data of one message as they were before compression, block by block."""
+    """Yield the data of one message decompressed, block by block."""
     if not head.codec:
         yield data
         return
@@ -289,9 +293,9 @@ def _decompressed(head: frame_pb2.ReadReply, data: ByteArray, room: int) -> Iter
 
 
 def _find_fields(message: bytes) -> tuple[int, int, int | None]:
-    """Where the field of the data begins, where the data do, and where the checksum's field begins, if there is one.
+    """Find the start of the data field, of the data in it, and of the checksum field (None if there is none).
 
-    Walks over the few fields in front of the data.
+    Skips over the few fields before the data without decoding them.
     """
     at, end = 0, len(message)
     checksum_at = None

@@ -1,7 +1,8 @@
-"""Hand-over by gRPC: one bidirectional stream for each (client, task), on both of its ends.
+"""The gRPC transfer, both ends: one bidirectional stream for each (client, task).
 
-The worker's end (`ReadService`) is a sink whose pieces leave on the stream; the client's end (`GrpcEndpoint`) turns the
-stream into calls of the reader's own sink, and opens it again when it breaks.
+The worker's end (`ReadService`) opens the task with a sink that sends frame slices on the stream. The client's end
+(`GrpcEndpoint`) decodes the stream into calls of the client's sink. A stream that breaks ends the read: the sink gets
+the error.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dsnb.wire.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder,
 from dsnb.wire.transfer.protocol import Endpoint, FrameSlice, LinkStats, OpenRequest, ReadHandle, Sink
 
 _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
-"""How gRPC names peers of this host."""
+"""Prefixes of `ServicerContext.peer()` for callers on this host."""
 
 # ---- the worker's end
 
@@ -45,7 +46,14 @@ class _Signal(Enum):
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages that go together, how many small elements are in them, and since when the first one waits (ns)."""
+    """Messages to be joined into one.
+
+    Attributes:
+        messages: The messages, in order.
+        nbytes: Their size in all.
+        count: How many small elements they contain.
+        first_at_ns: When the first one was added, by `perf_counter_ns`.
+    """
 
     messages: list[bytes] = field(default_factory=list)
     nbytes: int = 0
@@ -64,7 +72,7 @@ class _Batch:
 
 
 class _StreamSink(Sink):
-    """Queues what a task delivers, for the thread that sends it."""
+    """Queues the frame slices and notices of a read for the gRPC thread that sends them."""
 
     def __init__(self, compression: CompressionPolicy, link_stats: LinkStats, received: int = 0) -> None:
         self._compression = compression
@@ -72,11 +80,11 @@ class _StreamSink(Sink):
         link_stats.compression = compression.why
         self.items: SimpleQueue[FrameSlice | frame_pb2.ReadReply | Exception | _Signal | None] = SimpleQueue()
         self._coalescer = Coalescer(received)
-        self._coalescer_lock = threading.Lock()  # over the load, and whether the sender waits for news of it
+        self._coalescer_lock = threading.Lock()  # protects `_coalescer` and `_is_holding`
         self._is_holding = False
 
     def send(self, encoder: FrameSliceEncoder) -> Iterator[bytes]:
-        """What is to be sent, to its end; each message is timed until the next is asked for."""
+        """Yield messages until the read ends. gRPC asks for the next one when it has accepted the last: timed."""
         waiting = _Batch()
         while (item := self._next(waiting)) is not None:
             if isinstance(item, Exception):
@@ -96,18 +104,18 @@ class _StreamSink(Sink):
                 yield from self._flush(waiting)
 
     def _next(self, waiting: _Batch) -> FrameSlice | frame_pb2.ReadReply | Exception | _Signal | None:
-        """The next item; what waits may be held for a time."""
+        """Wait for the next item; if messages are held back, at most until they must be sent."""
         try:
             return self.items.get(timeout=(self._hold_seconds(waiting) or 0.001) if waiting.messages else None)
         except Empty:
             return _Signal.RECHECK
 
     def _should_flush(self, waiting: _Batch, *, small: bool) -> bool:
-        """Whether nothing is there that should go together with what waits."""
+        """Whether to send the waiting messages: nothing else is ready, or they are large enough."""
         return self.items.empty() or waiting.nbytes >= self._coalescer.max_bytes(small=small)
 
     def _hold_seconds(self, waiting: _Batch) -> float:
-        """Seconds that messages may wait for more; a word of the reader's ends that."""
+        """Seconds for which the waiting messages may be held back for more; an acknowledgement may end it earlier."""
         with self._coalescer_lock:
             seconds = self._coalescer.hold_seconds(waiting.nbytes, waiting.first_at_ns / 1e9, perf_counter_ns() / 1e9)
             self._is_holding = seconds > 0
@@ -125,7 +133,7 @@ class _StreamSink(Sink):
         waiting.clear()
 
     def record_acknowledgement(self, received: int, consumed: int) -> None:
-        """Learn what has come to the reader, and to its user; from another thread than the sending one."""
+        """Record an acknowledgement, and wake the sender if it holds messages back. Called on the receiving thread."""
         with self._coalescer_lock:
             self._coalescer.record_acknowledgement(received, consumed, perf_counter_ns() / 1e9)
             if self._is_holding:
@@ -149,11 +157,11 @@ class _StreamSink(Sink):
 
 
 class ReadService:
-    """Answers `Read` calls with what an endpoint delivers.
+    """Serves `Read` calls from a worker's endpoint.
 
     Args:
         endpoint: The worker.
-        admission: How many readers it serves.
+        admission: Limits the number of concurrent readers.
     """
 
     def __init__(self, endpoint: Endpoint, admission: Admission) -> None:
@@ -174,7 +182,7 @@ class ReadService:
         opening = OpenRequest.from_message(first, "grpc")
         sink = _StreamSink(choice, opening.link_stats, opening.received)
         reading = self._endpoint.open(opening, sink)
-        context.add_callback(lambda: sink.items.put(None))  # the client is gone, politely or not
+        context.add_callback(lambda: sink.items.put(None))  # the call has ended: unblocks `send`
         self._receive_executor.submit(_receive_requests, requests, reading, sink)
         encoder = FrameSliceEncoder(
             first.task_id, keep=bool(first.trainer_id), compression=choice, checksum=first.checksum
@@ -189,10 +197,10 @@ def _encode(encoder: FrameSliceEncoder, item: FrameSlice | frame_pb2.ReadReply |
 
 
 def _compression_policy(request: ReadRequest, context: grpc.ServicerContext) -> CompressionPolicy:
-    """What this reader's frames are compressed with.
+    """The compression policy for one reader.
 
     Raises:
-        FailedPreconditionError: a codec was named that is not installed here.
+        FailedPreconditionError: the requested codec is not installed at the worker.
     """
     if request.compression in CODECS and request.compression not in installed_codecs():
         raise missing_codec_error(request.compression, "at the worker")
@@ -201,10 +209,10 @@ def _compression_policy(request: ReadRequest, context: grpc.ServicerContext) -> 
 
 
 def _receive_requests(requests: Iterator[ReadRequest], handle: ReadHandle, sink: _StreamSink) -> None:
-    """Pass a reader's messages on until it leaves or its connection breaks.
+    """Handle a reader's messages until it leaves or its connection breaks.
 
-    A connection that breaks is no leaving: what was sent and not consumed waits for the client to come back, until the
-    dispatcher says that it is gone.
+    A broken connection does not end the client's claim: elements that were sent but not consumed are kept for its
+    reconnection, until the dispatcher releases the client.
     """
     try:
         for request in until_broken(requests):
@@ -215,9 +223,9 @@ def _receive_requests(requests: Iterator[ReadRequest], handle: ReadHandle, sink:
                 handle.recall()
             else:
                 handle.credit(request.granted, request.consumed, request.max_bytes, request.received, request.dequeued)
-                # Afterwards, so that what the credit lets go leaves together with what waits.
+                # After `credit`, so that elements which the new credit allows are joined with those held back.
                 sink.record_acknowledgement(request.received, max(request.consumed, request.dequeued))
-    except Exception as error:  # noqa: BLE001 - a bug: the reader must not wait for what it will not get
+    except Exception as error:  # noqa: BLE001 - a bug: without an error the reader would wait for ever
         sink.fail(error)
     sink.items.put(None)
 
@@ -226,12 +234,12 @@ def _receive_requests(requests: Iterator[ReadRequest], handle: ReadHandle, sink:
 
 
 class GrpcEndpoint:
-    """A worker that is reached by gRPC.
+    """A worker, reached by gRPC.
 
     Args:
         address: Where it listens.
-        token: The service's.
-        worker_uid: Which worker it is to be, as the dispatcher tells.
+        token: The service's token.
+        worker_uid: The worker's uid, which it must prove to be its instance id.
     """
 
     def __init__(self, address: str, token: str, worker_uid: str) -> None:
@@ -242,7 +250,7 @@ class GrpcEndpoint:
 
 
 class _GrpcReadHandle(ReadHandle):
-    """One read over a stream, with a thread that takes the replies. One that breaks is over; its sink learns of it."""
+    """One read over a gRPC stream, with a thread that receives. When the stream breaks, the sink gets the error."""
 
     def __init__(self, channel: Channel, open_request: OpenRequest, sink: Sink) -> None:
         self._channel = channel
@@ -275,7 +283,7 @@ class _GrpcReadHandle(ReadHandle):
         self._requests.put(None)
         if threading.current_thread() is self._thread:
             return
-        self._thread.join(2.0)  # the worker ends the call when it has taken the leaving in
+        self._thread.join(2.0)  # the worker ends the call after it has handled the leave message
         if self._thread.is_alive():
             self._call.cancel()
             self._thread.join(0.5)

@@ -1,4 +1,4 @@
-"""What a frame's header says, written and read; and pieces for transfers that carry the body apart from it."""
+"""Encodes and decodes headers of frame slices, and slices for transfers that send header and body separately."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dsnb.wire.transfer.protocol import FrameSlice
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
 _CACHED_HEADERS = 64
-"""Heads that are kept: most elements of a task are of a few forms."""
+"""How many headers are cached: most elements of a task have one of a few layouts."""
 _MAX_CACHED_HEADER_BYTES = 4096
-"""Longer heads are not kept: an error's, for instance."""
+"""Longer headers are not cached, for example those of errors."""
 
 
 def header_of(task_id: str, frame_slice: FrameSlice, layouts: Sequence[Layout]) -> frame_pb2.FrameHeader:
-    """The header of a piece whose body is laid out so."""
+    """The header of a frame slice whose body has these layouts."""
     header = frame_pb2.FrameHeader(
         task_id=task_id,
         incarnation=frame_slice.incarnation,
@@ -53,7 +53,7 @@ def _columns(layouts: Sequence[Layout]) -> list[frame_pb2.Column]:
 
 
 def check_header(message: frame_pb2.ReadReply) -> None:
-    """Find damage before memory is asked for: what the header says must fit together."""
+    """Check that the parts of a header agree, before memory of the size it names is allocated."""
     header = message.header
     leaves = 0 if header.HasField("failure") else structure_from_json(header.structure).leaves
     if (
@@ -65,7 +65,7 @@ def check_header(message: frame_pb2.ReadReply) -> None:
 
 
 def damaged_message_error(how: str = "") -> DataLossError:
-    """What is raised for a message that is not what a worker sends."""
+    """The error for a message that a worker cannot have sent."""
     return DataLossError("a damaged message arrived" + (f": {how}" if how else ""), did="the read was broken off")
 
 
@@ -83,12 +83,12 @@ def _parse(header: frame_pb2.FrameHeader, total: int) -> _ParsedHeader:
 
 
 def frame_slice_of(header: frame_pb2.FrameHeader, body: ByteArray) -> FrameSlice:
-    """The piece that a header and its body make."""
+    """The frame slice with this header and body."""
     return _parse(header, len(body)).frame_slice(header.first, body)
 
 
 class EncodedSlice(NamedTuple):
-    """A piece for a transfer that carries its body apart: what it is, how its body lies, and the body's buffers."""
+    """A frame slice for transfers that send header and body separately; `nbytes` is the size of the body."""
 
     header: bytes
     layouts: Sequence[Layout]
@@ -97,7 +97,7 @@ class EncodedSlice(NamedTuple):
 
 
 def encode_slice(task_id: str, frame_slice: FrameSlice) -> EncodedSlice:
-    """Take a piece apart. Its place is not in the head, so that the heads of pieces of one form are the same."""
+    """Encode a frame slice. The header omits its index, so that slices with equal layouts have equal headers."""
     frame = frame_slice.frame
     layouts, buffers, total = lay_out(frame.columns, frame_slice.start, frame_slice.start + frame_slice.count)
     if frame.failure is not None:
@@ -121,7 +121,7 @@ def _cached_header(
 
 @dataclass(frozen=True, slots=True)
 class _ParsedHeader:
-    """What a head says."""
+    """The decoded content of a header."""
 
     structure: Structure
     layouts: Sequence[Layout]
@@ -138,11 +138,11 @@ class _ParsedHeader:
 
 
 def decode_slice(header: bytes, index: int, body: ByteArray) -> FrameSlice:
-    """The piece that `describe` took apart, at its place.
+    """Decode a frame slice that `encode_slice` encoded; `index` is the index of its first element in the sequence.
 
     Raises:
-        DataLossError: the two do not fit together.
-        FailedPreconditionError: its elements have a dtype that needs a package which is not here.
+        DataLossError: header and body do not fit together.
+        FailedPreconditionError: its dtype needs a package that is not installed here.
     """
     try:
         form = _parse_header_cached(header) if len(header) < _MAX_CACHED_HEADER_BYTES else _parse_header(header)
@@ -151,7 +151,7 @@ def decode_slice(header: bytes, index: int, body: ByteArray) -> FrameSlice:
         return form.frame_slice(index, body)
     except (DataLossError, FailedPreconditionError):
         raise
-    except Exception as error:  # damage can show anywhere in what reads it
+    except Exception as error:  # damaged input can make any decoding step fail
         raise limit_error(error) or damaged_message_error() from error
 
 

@@ -1,4 +1,4 @@
-"""Hand-over inside one process: the worker's own endpoint is used, and frames pass by reference."""
+"""Transfer within one process: clients use the worker's own endpoint, and frames are passed by reference."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _endpoints: dict[str, Endpoint] = {}
 
 
 def offer(worker_uid: str, endpoint: Endpoint) -> None:
-    """Make a worker of this process known to its readers here."""
+    """Register a worker of this process, so that clients in this process find it."""
     with _lock:
         _endpoints[worker_uid] = endpoint
 
 
 def withdraw(worker_uid: str) -> None:
-    """Take a worker back; one that is not known is no error."""
+    """Unregister a worker; does nothing if it is not registered."""
     with _lock:
         _endpoints.pop(worker_uid, None)
 
 
 def find(worker_uid: str) -> Endpoint | None:
-    """The worker of that uid if it lives in this process."""
+    """The endpoint of the worker with that uid; None if it does not run in this process."""
     with _lock:
         return _endpoints.get(worker_uid)
 
@@ -36,18 +36,18 @@ _stores: dict[str, Callable[[str], Any]] = {}
 
 
 def offer_blobs(address: str, get: Callable[[str], Any]) -> None:
-    """Let workers of this process read a dispatcher's blobs in place."""
+    """Register a dispatcher of this process: workers here get its blobs from `get`, by digest, without a copy."""
     with _lock:
         _stores[address] = get
 
 
 def withdraw_blobs(address: str) -> None:
-    """Take a dispatcher's blobs back."""
+    """Unregister a dispatcher's blobs; does nothing if they are not registered."""
     with _lock:
         _stores.pop(address, None)
 
 
 def find_blobs(address: str) -> Callable[[str], Any] | None:
-    """What reads the blobs of the dispatcher at that address, if it lives in this process."""
+    """The function that returns a dispatcher's blobs by digest; None if it does not run in this process."""
     with _lock:
         return _stores.get(address)

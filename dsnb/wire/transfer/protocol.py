@@ -1,12 +1,12 @@
-"""What every way of handing elements over has in common.
+"""The protocol that all transfers of elements from a worker to a client share.
 
-A worker offers an `Endpoint`. A client opens a `Reading` of one task there and gives a `Sink`; from then on pieces of
-frames are put into the sink as far as the reading's credit goes. Whether the two are in one process (`local`), on one
-host (`shared_memory`) or anywhere (`grpc`) shows nowhere else.
+A worker offers an `Endpoint`. A client opens one of its tasks and passes a `Sink`; it gets a `ReadHandle`. From then on
+frame slices are delivered to the sink as far as the read's credit allows. Code outside of the transfers does not depend
+on whether client and worker are in one process (`local`), on one host (`shared_memory`) or anywhere (`grpc`).
 
-Counters are cumulative and count elements of this reading: `granted` may be sent in all, `consumed` came to their user,
-`received` arrived. So a message that is lost, late or doubled does no harm, and a reading that breaks is opened again
-with what it had.
+Counters are cumulative and count the elements of one read: `granted` elements may be sent in all, `received` arrived,
+`consumed` were returned to the user. A lost, late or repeated message is therefore harmless, and a broken read is
+opened again with its last counters.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from dsnb.wire.messages import ReadRequest
 from dsnb.wire.poller import Poller
 
 FIRST_GRANT: Final = 16
-"""How many more elements of a task a reader may hold than it has consumed, where readers take them from each other.
+"""If several clients share a task's elements, each may hold at most this many more than it has consumed.
 
-So those that come at about the same time share a small pass."""
+It is small so that clients that join at about the same time share a small epoch."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LinkStats:
-    """How one reader gets one task's elements; the transfer counts in it, from any thread.
+    """Statistics of one read of one task; updated by the transfer, from any thread.
 
     Attributes:
         transfer: "local", "shared_memory" or "grpc".
-        why: What this way was chosen for.
-        pieces: Frames and parts of frames that went this way.
-        fallbacks: Those of them that were large enough for shared memory, and for which there was no room.
-        held_bytes: Shared memory that the reader holds now: what it has not consumed, and views that it keeps.
-        note: Why there was no room, the last time.
-        compression: What the elements are compressed with, and why; empty of a transfer that never does.
+        reason: Why this transfer was chosen.
+        frame_slices: How many frame slices were sent.
+        fallbacks: How many of them were large enough for shared memory, but there was no room for them.
+        held_bytes: Shared memory that the reader holds now: unconsumed elements, and views that the user keeps.
+        fallback_reason: Why there was no room, the last time.
+        compression: The codec and the reason for it, as text; empty if the transfer never compresses.
     """
 
     transfer: str = "local"
@@ -53,24 +53,28 @@ class LinkStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
-    """What a reader says when it opens a task.
+    """A client's request to read a task.
 
     Attributes:
-        trainer_id: Readers of one trainer id share one place in the task's sequence.
-        received: Elements that arrived before; what was sent after them is sent again.
-        cache_policy: How its trainer wants to be treated, in the cross-trainer cache.
-        max_bytes: Bytes that may be on their way or unconsumed; one element may always be.
-        instance: Of the service, for a task of another one may have the same number.
-        compression: "AUTO", "NONE" or a codec's name; of transfers that can.
-        codecs: What the reader can decompress.
-        checksum: Whether messages are to carry one.
-        consumed_before: What the client consumed before it was given up and came back, as numbers of elements: the first of a range
-            and the one behind its last, and so on; in the order in which they came.
-        consumed_before_count: How many it had consumed in all then.
-        previous_client_id: Who it was then.
-        incarnation: The incarnation of the task that the dispatcher named to the client; 0 for whichever there is. A
-            worker may still have an earlier one, and its elements may belong to other readers by now.
-        link_stats: How the elements come to it.
+        task_id: The task.
+        client_id: The client.
+        trainer_id: Clients with the same trainer id share one offset in the task's sequence.
+        max_bytes: Most bytes that may be in flight or unconsumed; one element is always allowed.
+        granted: Elements that may be sent in all.
+        received: Elements that arrived before the connection broke; later ones are sent again.
+        consumed: Elements that were consumed before the connection broke.
+        cache_policy: The trainer's options in the cross-trainer cache; None for other jobs.
+        instance: The instance id of the service: a task of another service may have the same id.
+        compression: "AUTO", "NONE" or a codec's name; ignored by transfers that do not compress.
+        codecs: The codecs that the client can decompress.
+        checksum: Whether each message must have a checksum.
+        consumed_before: The element indices that the client consumed before the dispatcher released it and it rejoined:
+            first and end of each range in turn, in the order of arrival.
+        consumed_before_count: How many elements it had consumed in all then.
+        previous_client_id: Its client id then.
+        incarnation: The incarnation of the task that the dispatcher named to the client; 0 for any. A worker may still
+            have an earlier one, whose elements may belong to other clients by now.
+        link_stats: Statistics of this read.
     """
 
     task_id: str
@@ -93,7 +97,7 @@ class OpenRequest:
 
     @classmethod
     def from_message(cls, request: ReadRequest, transfer: str) -> OpenRequest:
-        """What the first message of a read from another process says."""
+        """Create a request from the first message of a read from another process."""
         return cls(
             task_id=request.task_id,
             client_id=request.client_id,
@@ -115,7 +119,7 @@ class OpenRequest:
         )
 
     def to_message(self) -> ReadRequest:
-        """The first message of a read from another process."""
+        """The first message of a read in another process."""
         return ReadRequest(
             task_id=self.task_id,
             client_id=self.client_id,
@@ -139,11 +143,14 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class FrameSlice:
-    """Some elements of a frame, on their way to one reader.
+    """Consecutive elements of one frame, to be sent to one reader.
 
     Attributes:
-        index: Place of the first one in the task's sequence.
-        start: Place of the first one in the frame.
+        frame: The frame.
+        index: The index of the first element in the task's sequence.
+        start: The index of the first element in the frame.
+        count: How many elements there are.
+        incarnation: The incarnation of the task that produced them.
     """
 
     frame: Frame
@@ -154,95 +161,100 @@ class FrameSlice:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of these elements; their share where the frame's elements differ in size."""
+        """Bytes of these elements; an average share if the frame's elements differ in size."""
         return self.frame.nbytes * self.count // self.frame.count
 
     def elements(self) -> Sequence[Any]:
-        """The elements; raises the error that stands in an element's place."""
+        """Return the elements, or raise the error that the frame has instead of an element."""
         return self.frame.elements(self.start, self.start + self.count)
 
 
 class Sink(Protocol):
-    """Where a reading puts what it gets. Called from any thread; it waits for no reader, and so holds nobody up."""
+    """Receives the frame slices and notices of one read. Called from any thread; never waits for the reader."""
 
     @property
     def poller(self) -> Poller | None:
-        """Who listens for it; None where that takes a thread."""
+        """The poller of the thread that waits for elements; None if the transfer must use a thread of its own."""
         return None
 
     def allocate(self, nbytes: int) -> Array | None:
-        """Where to lay out an element of so many bytes, so that it is in its place; None for anywhere."""
+        """Memory in which to build an element of `nbytes`, to avoid the copy when it is sent; None if there is none."""
         del nbytes
         return None
 
     @property
     def consumed(self) -> int | None:
-        """How much the reader consumed, where that can be looked up although it does not answer."""
+        """How many elements the reader consumed, if that is known even after it died; else None."""
         return None
 
     def prepare(self, frame_slice: FrameSlice) -> None:
-        """Do what takes long before a whole frame that may be delivered soon; not called under a lock of others."""
+        """Do the slow part of delivering a whole frame in advance. Never called under a lock that others need."""
         del frame_slice
 
     def deliver(self, frame_slice: FrameSlice) -> None:
-        """Take some elements."""
+        """Accept one frame slice."""
 
     def deliver_all(self, slices: Sequence[FrameSlice]) -> None:
-        """Take the elements of several pieces, together if it can."""
+        """Accept several frame slices, in one step if the transfer can."""
         for piece in slices:
             self.deliver(piece)
 
     def end(self) -> None:
-        """Learn that nothing more will come."""
+        """Called at the end of the data: no more elements will be delivered."""
 
     def recalled(self, granted: int) -> None:
-        """Learn what is left of the credit after a recall: as much as was sent."""
+        """Called after a recall with the remaining credit: as many elements as were sent."""
 
     def progress(self, complete_rounds: int, oldest_round: int) -> None:
-        """Learn, in a coordinated read, how many turns all consumers have received, and the first that is kept."""
+        """Called with the progress of a coordinated read.
+
+        Args:
+            complete_rounds: How many task rounds all consumers have received.
+            oldest_round: The first task round that the worker still keeps.
+        """
 
     def fail(self, error: Exception) -> None:
-        """Learn that this reading cannot go on."""
+        """Called when the read has failed and delivers nothing more."""
 
 
 class ReadHandle(Protocol):
-    """One reader's hold on one task."""
+    """An open read of one task, on the client's side of the protocol."""
 
     @property
     def consumed_cell(self) -> memoryview | None:
-        """Where to write how much was consumed, one 64-bit number that the worker reads if this process dies.
+        """Memory for the number of consumed elements: a 64-bit integer that the worker can read if this process dies.
 
-        None where only `credit` can tell it.
+        None if only `credit` can report it.
         """
         return None
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, dequeued: int = 0) -> None:
-        """Allow more to be sent, and tell how far the client is.
+        """Grant credit and acknowledge elements. All counts are cumulative; in a coordinated read they are task rounds.
 
         Args:
             granted: Elements that may be sent in all.
-            consumed: Elements that the user has had. The others come again if the client dies.
-            max_bytes: Bytes that may be on their way or in the client's buffer.
-            received: Elements that arrived. In a coordinated read all counters are of turns, from the first one on.
-            dequeued: Elements that left the buffer; operations of the client may hold some that are not consumed. At least
-                those that are consumed.
+            consumed: Elements that were returned to the user. The others are delivered again if the client dies.
+            max_bytes: Most bytes that may be in flight or in the client's buffer.
+            received: Elements that arrived.
+            dequeued: Elements that left the client's buffer, at least `consumed`: operations of the client may hold
+                elements that are not consumed yet.
         """
 
     def recall(self) -> None:
-        """Take back credit that is not used; the answer comes to the sink."""
+        """Revoke unused credit; the worker answers with `Sink.recalled`."""
 
     def leave(self, consumed: int) -> None:
-        """End the reading; what was sent and not consumed goes back to the task. The second call does nothing."""
+        """End the read; elements that were sent but not consumed return to the task. Further calls do nothing."""
 
 
 class Endpoint(Protocol):
-    """A worker, as its readers see it."""
+    """A worker that serves reads of its tasks."""
 
     def open(self, open_request: OpenRequest, sink: Sink) -> ReadHandle:
-        """Begin to read a task.
+        """Start to read a task.
 
         Raises:
-            NotFoundError: the worker has no such task, and the dispatcher neither.
-            ResourceExhaustedError: the worker serves as many readers as it is set to.
+            NotFoundError: neither the worker nor the dispatcher has such a task.
+            ResourceExhaustedError: the worker's limit of readers is reached.
         """
         ...

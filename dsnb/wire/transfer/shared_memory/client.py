@@ -1,4 +1,4 @@
-"""The reader's end: one socket and one mapping for each reading. Who waits for elements takes what comes over it."""
+"""The reader's end: one socket and one mapping for each read, handled by the thread that waits for elements."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _BREAK_S = 0.5
 
 
 class SharedMemoryEndpoint:
-    """A worker on this host.
+    """A worker on this host, reached through shared memory.
 
     Args:
-        worker_uid: Which one.
-        token: The service's.
+        worker_uid: The worker's uid.
+        token: The service's token.
     """
 
     def __init__(self, worker_uid: str, token: str) -> None:
@@ -44,10 +44,10 @@ class SharedMemoryEndpoint:
         self._token = token
 
     def open(self, open_request: OpenRequest, sink: Sink) -> ReadHandle:
-        """Begin to read a task.
+        """Start to read a task. Later errors go to the sink's `fail`.
 
         Raises:
-            SharedMemoryRefused: there is no such worker on this host; what else goes wrong is told to the sink.
+            SharedMemoryRefused: there is no such worker on this host.
         """
         forks.check_grpc()
         caller, request = _caller(self._worker_uid), encode(open_request.to_message())
@@ -58,13 +58,13 @@ class SharedMemoryEndpoint:
 
 @lru_cache(maxsize=256)
 def _caller(worker_uid: str) -> Caller:
-    """This process's caller of a worker."""
+    """This process's caller for a worker, kept so that its nonces go on counting."""
     del worker_uid
     return Caller()
 
 
 class _SharedMemoryReadHandle(ReadHandle):
-    """One read of a task on this host. What comes is taken by who waits for it, or by a thread where nobody listens."""
+    """One read of a task on this host. Messages are handled by the sink's poller, or by a thread if it has none."""
 
     def __init__(
         self, connection: ClientConnection, task_id: str, sink: Sink, caller: Caller, proof: Proof, request: bytes
@@ -95,7 +95,6 @@ class _SharedMemoryReadHandle(ReadHandle):
 
     @property
     def consumed_cell(self) -> memoryview:
-        """A page that the worker sees."""
         return self._cell
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, dequeued: int = 0) -> None:
@@ -112,7 +111,7 @@ class _SharedMemoryReadHandle(ReadHandle):
         self._connection.send(pack_message(MessageKind.LEAVE, b=consumed))
         if threading.current_thread() is self._thread:
             return
-        self._await_end(_LEAVE_S)  # the worker answers when it has taken the leaving in
+        self._await_end(_LEAVE_S)  # the worker answers BYE when it has handled LEAVE
         if not self._finished:
             self._connection.stop_receiving()
             self._await_end(_BREAK_S)
@@ -131,7 +130,7 @@ class _SharedMemoryReadHandle(ReadHandle):
             self._receive(wait=True)
 
     def _receive(self, *, wait: bool = False) -> None:
-        """Take what has come."""
+        """Receive and handle what has arrived; ends the read at the last message or an error."""
         error: Exception | None = None
         with self._receive_lock:
             if self._finished:
@@ -140,7 +139,7 @@ class _SharedMemoryReadHandle(ReadHandle):
                 self._connection.receive(wait=wait)
                 if self._handle_messages():
                     return
-            except DsnbError as failed:  # first: some of ours are connection errors too
+            except DsnbError as failed:  # before the next clause: some DsnbErrors are ConnectionErrors
                 error = failed
             except (EOFError, ConnectionError):
                 pass
@@ -148,9 +147,9 @@ class _SharedMemoryReadHandle(ReadHandle):
                 error = SharedMemoryRefused(
                     f"this process cannot look at the worker's memory ({describe_os_error(failed)})"
                 )
-            except Exception as failed:  # noqa: BLE001 - a bug: the reader must not wait for what will not come
+            except Exception as failed:  # noqa: BLE001 - a bug: without an error the reader would wait for ever
                 error = failed
-            except BaseException:  # the user's, who may go on: what was in hand is asked for again
+            except BaseException:  # KeyboardInterrupt: a new read gets the lost messages' elements again
                 self._end(UnavailableError("the reader was interrupted"))
                 raise
             self._end(error or UnavailableError("the worker has gone"))
@@ -164,7 +163,7 @@ class _SharedMemoryReadHandle(ReadHandle):
             self._sink.fail(error)
 
     def _handle_messages(self) -> bool:
-        """Act on what has come whole, pieces that follow upon one another together; False behind the last message."""
+        """Handle all complete messages, consecutive frame slices in one call; returns False after the last message."""
         pieces: list[FrameSlice] = []
         try:
             for head, text, body in self._connection.messages():
@@ -180,15 +179,15 @@ class _SharedMemoryReadHandle(ReadHandle):
                     if not self._handle_message(head, text):
                         return False
         finally:
-            if pieces:  # most often nothing has come
+            if pieces:  # most calls find no message
                 self._sink.deliver_all(pieces)
         return True
 
     def _check_proof(self, header: MessageHeader, text: bytes) -> None:
-        """Take the first message, before which nothing but the opening was sent.
+        """Check the first message, before which only the OPEN message is sent.
 
         Raises:
-            SharedMemoryRefused: it does not show that the other end is the worker.
+            SharedMemoryRefused: the message does not prove that the peer is the worker.
         """
         if header.kind == MessageKind.REFUSED:
             raise SharedMemoryRefused(text.decode(errors="replace"))
@@ -198,14 +197,14 @@ class _SharedMemoryReadHandle(ReadHandle):
         self._connection.mark_proven()
 
     def _slice_in_slab(self, header: MessageHeader, text: bytes) -> FrameSlice:
-        """What a notice of a slab says: the whole frame, or some of it."""
+        """The frame slice that a SLAB message announces: the whole frame, or a part of it."""
         whole = decode_slice(text, header.d, self._connection.base_array(header.a, header.b))
         start, count = header.c >> 32, header.c & 0xFFFFFFFF
         part = count < whole.count
         return FrameSlice(whole.frame, header.d + start, start, count, whole.incarnation) if part else whole
 
     def _handle_message(self, header: MessageHeader, text: bytes) -> bool:
-        """Act on a message that is no piece; False when it was the last."""
+        """Handle a message that is not a frame slice; returns False if it was the last one."""
         if header.kind == MessageKind.END:
             self._sink.end()
         elif header.kind == MessageKind.RECALLED:

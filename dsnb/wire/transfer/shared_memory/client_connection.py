@@ -1,4 +1,7 @@
-"""A reader's line to a worker: its socket, with the memory that came over it and the views of that which live."""
+"""A reader's connection to a worker: the socket, the mapping of the worker's memory, and the release of its slabs.
+
+The connection outlives its read as long as views of the memory are alive, because it carries their releases.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,15 @@ from dsnb.wire.transfer.shared_memory.messages import (
 )
 
 _RELEASE_BATCH_BYTES = 12 << 20
-"""Released bytes that are told at once; fewer, or those of one slab, go along with the next credit."""
+"""Releases are sent at once when they amount to this many bytes in several slabs; else with the next message."""
 
 _NO_WAIT = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 connections: set[ClientConnection] = set()
-"""All lines of this process: one lives as long as there are views of its memory, whoever else has forgotten it."""
+"""All connections of this process: keeps each one alive as long as there are views of its memory."""
 
 
 class ClientConnection:
-    """A socket to a worker, with the memory that came over it and the views of that which live."""
+    """A socket to a worker, with the worker's memory and the live views of it. Methods that send are thread-safe."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -47,7 +50,7 @@ class ClientConnection:
         self._released_bytes = 0
         self._unsent: deque[bytes] = deque()
         self._awaiting_proof: list[bytes] | None = []
-        """What waits for the worker's proof; None once it has come."""
+        """Messages to send after the worker's proof has arrived; None from then on."""
         self._release_threshold = self._max_unsent_release = _RELEASE_BATCH_BYTES
         self._finished = False
         self._received = bytearray()
@@ -57,16 +60,16 @@ class ClientConnection:
 
     @property
     def descriptor(self) -> int:
-        """Of the socket."""
+        """The socket's file descriptor."""
         return self._sock.fileno()
 
-    # ---- saying
+    # ---- sending
 
     def send_first(self, data: bytes, descriptor: int) -> None:
-        """Send the first message, which may be sent to whoever listens there, with a descriptor.
+        """Send the first message, with a descriptor, before the peer has proven that it is the worker.
 
         Raises:
-            SharedMemoryRefused: it could not be sent.
+            SharedMemoryRefused: the message could not be sent.
         """
         try:
             sent = socket.send_fds(self._sock, [data], [descriptor], _NO_WAIT)
@@ -78,7 +81,7 @@ class ClientConnection:
                 self._unsent.append(data[sent:])
 
     def mark_proven(self) -> None:
-        """Send what was said since, for the other end has proven that it is the worker."""
+        """Send the messages that were held back until the peer proved that it is the worker."""
         with self._lock:
             if self._awaiting_proof is not None:
                 self._unsent.extend(self._awaiting_proof)
@@ -86,14 +89,14 @@ class ClientConnection:
                 self._flush()
 
     def send(self, *messages: bytes) -> None:
-        """Send messages, and what was released before them. Never blocks: what does not fit goes with the next."""
+        """Send messages and pending releases. Never blocks: if the socket is full, the rest follows with the next."""
         with self._lock:
             if self._awaiting_proof is not None:
                 self._awaiting_proof.extend(messages)
                 return
             self._unsent.extend(messages)
             self._flush()
-        self._send_releases()  # by then more may have died, whose callback found the lock taken
+        self._send_releases()  # views may have died meanwhile whose callbacks found the lock taken
 
     def _flush(self) -> None:
         self._unsent.extend(self._release_messages())
@@ -104,14 +107,14 @@ class ClientConnection:
                 sent = self._sock.send(data, _NO_WAIT)
             except BlockingIOError:
                 sent = 0
-            except OSError:  # it is gone, and with it all that was held
+            except OSError:  # the worker is gone, or drops everything at the end of the socket
                 return
             if sent < len(data):
                 self._unsent.append(data[sent:])
                 return
 
     def _release_messages(self) -> list[bytes]:
-        """Messages for the slabs that nobody looks at any more; their pages are what the worker wrote again."""
+        """RELEASE messages for slabs without views; discards private copies of their pages first."""
         if self._mapping is None:
             return []
         self._released_bytes = 0
@@ -123,20 +126,21 @@ class ClientConnection:
     # ---- views
 
     def base_array(self, at: int, nbytes: int) -> ByteArray:
-        """A slab's bytes; it is released when the last view of them is gone."""
+        """A slab's bytes as an array; the slab is released when the last view of it is gone."""
         if self._mapping is None:
             raise UnavailableError("a frame came before the memory that it lies in")
         return self._mapping.tracked_array(at, nbytes, self._on_view_gone)
 
     def _on_view_gone(self, at: int, nbytes: int) -> None:
-        """The last view of a frame has died: in any thread, in the midst of anything. So this waits for nobody."""
+        """Handle the death of a slab's last view. Runs in any thread, at any point of its code, so it never blocks."""
         self._released.append((at, nbytes))
         self._released_bytes += nbytes
         if self._finished or self._should_send_releases:
             self._send_releases()
 
     def _send_releases(self) -> None:
-        while self._has_work and self._lock.acquire(blocking=False):  # whoever has it looks again when done
+        # Never waits for the lock: this thread may hold it itself. Every holder calls this method again afterwards.
+        while self._has_work and self._lock.acquire(blocking=False):
             try:
                 self._flush()
                 if self._finished and not self._has_views and not self._released:
@@ -146,7 +150,7 @@ class ClientConnection:
 
     @property
     def _has_work(self) -> bool:
-        """Whether there is something to do that need not wait for the next message."""
+        """Whether there is something to do that does not wait for the next message."""
         if self._finished:
             return self in connections and (bool(self._released) or not self._has_views)
         return self._should_send_releases
@@ -162,12 +166,12 @@ class ClientConnection:
         return released >= self._release_threshold and (released >= self._max_unsent_release or len(self._released) > 1)
 
     def finish(self) -> None:
-        """Learn that the reading is over: the line stays while there are views."""
+        """End the read; the connection stays open as long as there are views."""
         with self._lock:
             self._finished = True
             if self._mapping is not None:
                 self._mapping.close_pagemap()
-            self._close_descriptors()  # that came without the message that says what they are
+            self._close_descriptors()  # descriptors that arrived without their WELCOME message
         self._send_releases()
 
     def _close(self) -> None:
@@ -176,31 +180,31 @@ class ClientConnection:
         self._mapping = None
 
     def stop_receiving(self) -> None:
-        """Have whoever listens here hear no more. The other end must not take it for the end: there may be views."""
+        """Make `receive` fail. The socket stays open for sending: its end would release slabs that still have views."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RD)
 
-    # ---- hearing
+    # ---- receiving
 
     def wait(self, timeout: float) -> None:
-        """Wait until something has come, for so many seconds at the most."""
-        with suppress(OSError, ValueError):  # closed meanwhile
+        """Wait until a message has arrived, for at most `timeout` seconds."""
+        with suppress(OSError, ValueError):  # the socket was closed meanwhile
             poll = select.poll()
             poll.register(self._sock, select.POLLIN)
             poll.poll(1000 * timeout)
 
     def receive(self, *, wait: bool) -> None:
-        """Take some of what has come; if nothing has, wait for it or do without.
+        """Receive some bytes; if there are none, block if `wait` is true, else return.
 
         Raises:
-            EOFError: the other end has gone.
+            EOFError: the worker has closed the connection.
         """
         flags = 0 if wait else socket.MSG_DONTWAIT
         try:
             if self._partial is not None and not self._received:
                 got = self._sock.recv_into(self._partial.remaining, 0, flags)
                 self._partial.filled += got
-            elif self._mapping is None:
+            elif self._mapping is None:  # the memory's descriptor may come with the next bytes
                 data, descriptors, _, _ = socket.recv_fds(self._sock, RECEIVE_BYTES, 1, flags)
                 self._descriptors += descriptors
                 self._received += data
@@ -215,7 +219,7 @@ class ClientConnection:
             raise EOFError
 
     def messages(self) -> Iterator[Message]:
-        """What has come whole."""
+        """Yield the messages that have arrived completely, as (header, text, body)."""
         received = self._received
         while True:
             if self._partial is not None:
@@ -247,12 +251,12 @@ class ClientConnection:
             yield head, text, _NO_BODY
 
     def _map_memory(self, size: int) -> None:
-        """Map the memory whose descriptor came.
+        """Map the worker's memory, whose descriptor has arrived.
 
         Raises:
-            SharedMemoryRefused: it did not come.
+            SharedMemoryRefused: the descriptor was not received.
         """
-        if not self._descriptors:  # the system leaves it out where a process has as many as it may
+        if not self._descriptors:  # the kernel drops it if this process has too many open files
             raise SharedMemoryRefused(f"this process cannot have the worker's memory: {open_files_text()}")
         try:
             self._mapping = PrivateMapping(self._descriptors[0], size)

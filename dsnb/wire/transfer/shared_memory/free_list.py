@@ -1,7 +1,7 @@
-"""Which pieces of a memory are free. A pure core: numbers in, numbers out.
+"""First-fit allocator: which ranges of a memory are free. Pure: it handles offsets and sizes only.
 
-The lowest place that is large enough is taken, so that what is used stays small and in the processor's cache, whatever
-the memory's size.
+The lowest range that is large enough is used, so that the used part stays small and in the processor's cache, whatever
+the size of the memory.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from mmap import PAGESIZE
 
 
 def round_up_to_pages(nbytes: int) -> int:
-    """Bytes of as many pages as it takes.
+    """Round a size in bytes up to whole pages.
 
     Example:
-        >>> whole_pages(1) == whole_pages(PAGESIZE) == PAGESIZE
+        >>> round_up_to_pages(1) == round_up_to_pages(PAGESIZE) == PAGESIZE
         True
     """
     return -(-nbytes // PAGESIZE) * PAGESIZE
 
 
 def merge_adjacent(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pieces by where they begin and how many bytes they have, those as one that follow upon one another.
+    """Merge (offset, size) pieces whose pages are adjacent; returns them sorted by offset.
 
     Example:
-        >>> adjoining([(2 * PAGESIZE, 5), (0, PAGESIZE + 1), (5 * PAGESIZE, 1)]) == [
+        >>> merge_adjacent([(2 * PAGESIZE, 5), (0, PAGESIZE + 1), (5 * PAGESIZE, 1)]) == [
         ...     (0, 2 * PAGESIZE + 5),
         ...     (5 * PAGESIZE, 1),
         ... ]
@@ -42,17 +42,17 @@ def merge_adjacent(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class FreeList:
-    """The free pieces of a memory, in order and never adjacent.
+    """The free ranges of a memory, in ascending order, with adjacent ones merged.
 
-    Pieces are whole pages: what is next to one is not touched when its pages are dropped.
+    Ranges consist of whole pages, so that discarding the pages of one does not touch its neighbours.
 
     Args:
-        size: Bytes of the memory.
+        size: Size of the memory in bytes.
 
     Example:
         >>> free = FreeList(3 * PAGESIZE)
-        >>> first, second = free.take(1), free.take(PAGESIZE + 1)
-        >>> (first, second == PAGESIZE, free.take(1))
+        >>> first, second = free.allocate(1), free.allocate(PAGESIZE + 1)
+        >>> (first, second == PAGESIZE, free.allocate(1))
         (0, True, None)
     """
 
@@ -61,11 +61,11 @@ class FreeList:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are free, in all pieces together."""
+        """Free bytes in all ranges together."""
         return sum(end - begin for begin, end in self._free)
 
     def allocate(self, nbytes: int) -> int | None:
-        """Where a piece of at least so many bytes begins; None where there is none."""
+        """Allocate `nbytes`, rounded up to pages; returns the offset, or None if no free range is large enough."""
         wanted = round_up_to_pages(nbytes)
         for number, (begin, end) in enumerate(self._free):
             if end - begin >= wanted:
@@ -77,7 +77,7 @@ class FreeList:
         return None
 
     def free(self, begin: int, nbytes: int) -> None:
-        """Take a piece back."""
+        """Free an allocation, given its offset and the size that was asked for."""
         end = begin + round_up_to_pages(nbytes)
         number = bisect_left(self._free, (begin, end))
         if number < len(self._free) and self._free[number][0] == end:
@@ -88,5 +88,5 @@ class FreeList:
         self._free.insert(number, (begin, end))
 
     def truncate(self, limit: int) -> None:
-        """Have nothing beyond a place; what is taken there is given back as if it were in front of it."""
+        """Remove all free ranges beyond offset `limit`, because the memory has become smaller."""
         self._free = [(begin, min(end, limit)) for begin, end in self._free if begin < limit]

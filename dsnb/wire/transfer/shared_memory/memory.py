@@ -1,4 +1,4 @@
-"""The memory itself: how a worker makes and fills it, and how a reader looks at it."""
+"""The shared memory itself: how a worker creates and writes it, and how a reader maps it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def supported() -> bool:
-    """Whether the system has what this needs: Linux, with memory that has no name."""
+    """Whether the system supports this transfer: Linux with memfd and MADV_REMOVE."""
     return hasattr(os, "memfd_create") and hasattr(mmap, "MADV_REMOVE")
 
 
 class ConsumedPage:
-    """One number that a reader writes and its worker reads, also after the reader was killed.
+    """A shared page with one number that a reader writes and its worker reads, even after the reader was killed.
 
     Args:
-        descriptor: Of a page that the other process made; None to make one.
+        descriptor: The descriptor of a page that the other process created; None to create one.
+
+    Attributes:
+        cell: The number, an unsigned 64-bit integer at index 0.
 
     Raises:
-        OSError: the system refuses it.
+        OSError: the system refuses to create or map the page.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -51,7 +54,7 @@ class ConsumedPage:
         self.cell = memoryview(self._map).cast("Q")[:1]
 
     def close_descriptor(self) -> None:
-        """Let go of the file; the page stays mapped as long as somebody has the cell."""
+        """Close the file; the page stays mapped as long as `cell` is referenced."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -61,29 +64,29 @@ class SharedMemory:
     """A worker's memory, mapped for writing.
 
     Args:
-        size: Most bytes that it may ever have. It takes none of them before they are reserved.
+        size: Most bytes that it can have. None of them use memory before they are reserved.
 
     Raises:
-        OSError: the system refuses it.
+        OSError: the system refuses to create or map the memory.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.reserved = 0
-        """Bytes from the beginning on that are there for sure."""
+        """Bytes from the start whose pages are guaranteed to exist."""
         self._file = os.memfd_create("dsnb-slabs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.descriptor = -1
-        """For readers: it can be mapped privately, and not written to."""
+        """A read-only descriptor for readers: they can map the memory privately, but not write to it."""
         try:
             os.ftruncate(self._file, size)
-            # No reader can make it shorter, which would kill the worker at the next write.
+            # Sealed so that no reader can shrink the file, which would kill the worker at its next write.
             fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._map = mmap.mmap(self._file, size)
             self.descriptor = os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             os.close(self._file)
             raise
-        # A process that user code forks off must not keep the memory when this one is gone.
+        # A child forked by user code must not keep the memory after this process has ended.
         self._map.madvise(mmap.MADV_DONTFORK)
         forks.register_fd(self._file)
         forks.register_fd(self.descriptor)
@@ -92,20 +95,20 @@ class SharedMemory:
         self._address = address(self._bytes)
 
     def reserve(self, end: int) -> None:
-        """Make sure of all pages up to a place.
+        """Allocate all pages up to offset `end`.
 
         Raises:
-            OSError: the host is short of memory, or does not allow so much.
+            OSError: the host is short of memory, or a limit does not allow so much.
         """
         if end > self.reserved:
             os.posix_fallocate(self._file, self.reserved, end - self.reserved)
             self.reserved = end
 
     def write(self, at: int, buffers: Sequence[Any], nbytes: int) -> None:
-        """Fill a piece that is reserved."""
+        """Write a frame's body into reserved memory."""
         to = self._bytes[at : at + nbytes]
         if not len(to):
-            return  # it was closed meanwhile
+            return  # the memory was closed meanwhile
         place = 0
         for buffer in coalesce_buffers(buffers):
             part = np.frombuffer(bytes_of(buffer), np.uint8)
@@ -113,7 +116,7 @@ class SharedMemory:
             place += len(part)
 
     def complete(self, at: int, buffers: Sequence[Any]) -> None:
-        """Fill a piece, a part of which was laid out there."""
+        """Write those buffers of a frame's body that are not in place already."""
         place = at
         for buffer in buffers:
             part = np.frombuffer(bytes_of(buffer), np.uint8)
@@ -123,41 +126,41 @@ class SharedMemory:
             place += len(part)
 
     def base_array(self, at: int, nbytes: int) -> ByteArray:
-        """A piece, as an array that all views of it have for their base."""
+        """A read-only array of part of the memory; NumPy keeps it alive as the base of all its views."""
         return np.frombuffer(self._view, np.uint8, nbytes, at)
 
     def writable_view(self, at: int, nbytes: int) -> ByteArray:
-        """A piece to be laid out in, as such a root that can be written to; of no bytes if the memory was closed."""
+        """A writable array of part of the memory, also the base of its views; empty if the memory was closed."""
         return np.frombuffer(self._bytes.data, np.uint8, nbytes, at) if len(self._bytes) else self._bytes
 
     def offset_of(self, array: ByteArray) -> int:
-        """Where an array lies in the memory; a number outside of it if it does not."""
+        """The offset of an array in the memory; out of range if the array is elsewhere."""
         return address(array) - self._address
 
     def release_pages(self) -> None:
-        """Give all pages back to the system; they are reserved anew when they are needed."""
+        """Return all pages to the system; `reserve` allocates them again when they are needed."""
         if self.reserved:
             with suppress(OSError):
                 self._map.madvise(mmap.MADV_REMOVE, 0, self.reserved)
                 self.reserved = 0
 
     def close(self) -> None:
-        """Let go of it; readers keep what they look at."""
+        """Close the memory; readers keep the views that they have."""
         for descriptor in (self._file, self.descriptor):
             forks.unregister_fd(descriptor)
             os.close(descriptor)
         self._bytes, self._view = np.empty(0, np.uint8), memoryview(b"")
-        with suppress(BufferError):  # a frame lies there, or is being written at this moment; it goes with its last use
+        with suppress(BufferError):  # a frame is there, or is being written: the mapping is freed with its last view
             self._map.close()
 
 
 def address(array: ByteArray) -> int:
-    """Where an array lies in this process."""
+    """The address of an array's data in this process."""
     return int(array.__array_interface__["data"][0])
 
 
 class _TrackedView(weakref.ref[ByteArray]):
-    """Tells when the last view of a piece is gone."""
+    """A weak reference to a base array, which dies with its last view, and what to call then."""
 
     __slots__ = ("at", "nbytes", "number", "on_released")
     at: int
@@ -167,14 +170,14 @@ class _TrackedView(weakref.ref[ByteArray]):
 
 
 class PrivateMapping:
-    """A reader's own look at a memory: what is written there is the reader's alone.
+    """A reader's private mapping of a worker's memory: only this reader sees what it writes there.
 
     Args:
-        descriptor: Of the memory; may be closed afterwards.
-        size: Of the memory.
+        descriptor: The descriptor of the memory; may be closed afterwards.
+        size: The size of the memory in bytes.
 
     Raises:
-        OSError: the system refuses it: too many mappings or open files.
+        OSError: the system refuses the mapping: too many mappings or open files.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -185,20 +188,20 @@ class PrivateMapping:
             descriptor, size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
         )
         self._map = mapped
-        self._view = memoryview(mapped).toreadonly()  # so NumPy cannot be talked into writing
+        self._view = memoryview(mapped).toreadonly()  # NumPy then refuses to make arrays writable
         self._address = address(np.frombuffer(self._view, np.uint8))
         self._pagemap_fd = _open_pagemap()
         self._pagemap_finalizer = weakref.finalize(self, os.close, self._pagemap_fd) if self._pagemap_fd >= 0 else None
         _register_mapping(self)
 
     def base_array(self, at: int, nbytes: int) -> ByteArray:
-        """A piece, as an array that all views of it have for their base."""
+        """A read-only array of part of the memory; NumPy keeps it alive as the base of all its views."""
         return np.frombuffer(self._view, np.uint8, nbytes, at)
 
     def tracked_array(self, at: int, nbytes: int, on_released: Callable[[int, int], None]) -> ByteArray:
-        """A piece as such a root; `gone(at, nbytes)` is called when the last view of it is gone.
+        """Like `base_array`; `on_released(at, nbytes)` is called when the last view of it is gone.
 
-        That is in any thread, in the midst of anything: it must wait for nobody.
+        The callback runs in any thread and at any point of its code, so it must not block.
         """
         root = self.base_array(at, nbytes)
         view = _TrackedView(root, self._on_view_dead)
@@ -213,24 +216,25 @@ class PrivateMapping:
 
     @property
     def has_views(self) -> bool:
-        """Whether there are views."""
+        """Whether a tracked array, or a view of one, is still alive."""
         return bool(self._views)
 
     def privatize_views(self) -> None:
-        """Have all pages of its views be this process's own, as if they had been written to."""
+        """Make private copies of all pages that have views, as if they had been written to."""
         for view in list(self._views.values()):
             first = view.at + -view.at % mmap.PAGESIZE
             for start, stop, step in ((view.at, view.at + 1, 1), (first, view.at + view.nbytes, mmap.PAGESIZE)):
+                # One byte in each page is written with its own value: the kernel then copies the page.
                 bytes_ = np.frombuffer(self._map, np.uint8)[start:stop:step]
                 np.bitwise_or(bytes_, 0, out=bytes_)
 
     def discard_private_pages(self, at: int, nbytes: int) -> None:
-        """Drop the pages of a piece that were written to, and have become this process's own."""
+        """Discard this process's private copies of pages, so that it sees what the worker writes there next."""
         if self._has_private_pages(at, nbytes):
             self._map.madvise(mmap.MADV_DONTNEED, at, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
 
     def _has_private_pages(self, at: int, nbytes: int) -> bool:
-        """Whether a piece has such pages; True where the system does not tell."""
+        """Whether a part of the memory has private copies of pages; True if the system hides that."""
         if self._pagemap_fd < 0:
             return True
         first, end = (self._address + at) // mmap.PAGESIZE, -(-(self._address + at + nbytes) // mmap.PAGESIZE)
@@ -243,13 +247,13 @@ class PrivateMapping:
         )
 
     def close_pagemap(self) -> None:
-        """Let go of what is only there for speed: nothing new will be looked at."""
+        """Close the page table file, which only speeds up discarding pages; called at the end of a read."""
         self._pagemap_fd = -1
         if self._pagemap_finalizer is not None:
             self._pagemap_finalizer()
 
 
-# From the kernel's pagemap.rst: a page is in memory or swapped out; it belongs to a file or is shared.
+# Bits from the kernel's pagemap.rst: the page is present or swapped out; the page is file-backed or shared.
 _PAGE_PRESENT = np.uint64(3 << 62)
 _PAGE_SHARED = np.uint64(1 << 61)
 
@@ -259,7 +263,10 @@ _fork_hooks = count()
 
 
 def _register_mapping(mapping: PrivateMapping) -> None:
-    """Let a forked child keep what this process looks at: the memory may be written to again when it is done here."""
+    """Keep views valid in forked children, by making private copies of all pages with views before each fork.
+
+    Otherwise this process may release a slab, and the worker reuse it, while a child still has views of it.
+    """
     if not next(_fork_hooks):
         os.register_at_fork(before=_privatize_all_views)
     number = id(mapping)
@@ -274,7 +281,7 @@ def _privatize_all_views() -> None:
 
 
 def _open_pagemap() -> int:
-    """This process's page table to read from; -1 where it is hidden."""
+    """Open this process's page table for reading; -1 if the system hides it."""
     try:
         return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,7 +1,7 @@
-"""What goes over the socket between a worker and one of its readers, and how the two find and trust each other.
+"""The messages on the socket between a worker and a reader, and how the two find and authenticate each other.
 
-A message is a head of fixed size and what follows it. The socket's name is in Linux's abstract namespace: it is no
-file, so nothing is left behind, and a program in another container or on another host finds nobody there.
+A message is a header of fixed size and its payload. The socket's name is in Linux's abstract namespace: it is not a
+file, so nothing is left behind, and it does not exist in other containers or on other hosts.
 """
 
 from __future__ import annotations
@@ -22,38 +22,41 @@ from dsnb.wire.security import PROOF_HEADER, VERSION_HEADER, Proof, call_metadat
 
 HEADER = struct.Struct("<BxxxIQQQQ")
 RECEIVE_BYTES = 1 << 16
-"""Most bytes to take off a socket at once; many messages together."""
+"""Most bytes to receive from a socket at once, usually many messages."""
 
 COUNT = struct.Struct("<Q")
 PROOF_METHOD: Final = "shared memory"
-"""What a proof for such a socket is of, so that it is of no use elsewhere."""
+"""The method name in proofs for these sockets, so that they are not valid for any other call."""
 
 _PEER = struct.Struct("iII")
 _CONNECT_S = 2.0
 
 
 class MessageKind(enum.IntEnum):
-    """What a message is. `length` bytes follow its head, then the body's where it has one."""
+    """The kind of a message. Its header is followed by `length` bytes of text, and in a BODY message by the body.
 
-    OPEN = 1  # from the reader; follow: what it shows and a ReadRequest, `a` bytes of it the former
-    CREDIT = 2  # a: granted, b: consumed, c: max_bytes, d: received; follows, where it is more than consumed: taken
+    `a` to `d` are numbers in the header, see `MessageHeader`.
+    """
+
+    OPEN = 1  # from the reader, first; text: its proof (`a` bytes) and a ReadRequest
+    CREDIT = 2  # a: granted, b: consumed, c: max_bytes, d: received; text: dequeued if more than consumed
     RECALL = 3
     LEAVE = 4  # b: consumed
-    RELEASE = 5  # a: the slab
-    WELCOME = 6  # from the worker; a: size of the memory, whose descriptor comes along
-    SLAB = 7  # follow: what the frame is; a: the slab, b: bytes, c: start and count, d: index of the frame
-    BODY = 8  # follow: what the piece is, and its body of b bytes; d: its index
+    RELEASE = 5  # a: offset of the slab
+    WELCOME = 6  # from the worker; a: size of the memory, whose descriptor is attached
+    SLAB = 7  # a: offset of the slab, b: bytes, c: start << 32 | count, d: index of the frame; text: header
+    BODY = 8  # b: bytes of the body that follows, d: index of the slice; text: header
     END = 9
     RECALLED = 10  # a: granted
-    FAIL = 11  # follow: the error's page
-    REFUSED = 12  # follow: why there is no shared memory here
+    FAIL = 11  # text: the error, see `encode_error`
+    REFUSED = 12  # text: why shared memory is not available
     BYE = 13  # answers LEAVE
-    PROGRESS = 14  # a: whole, b: base
-    PROOF = 15  # from the worker, first of all; follows: its proof
+    PROGRESS = 14  # a: complete_rounds, b: oldest_round
+    PROOF = 15  # from the worker, first; text: its proof
 
 
 class MessageHeader(NamedTuple):
-    """The fixed part of a message."""
+    """The fixed part of a message; the meaning of `a` to `d` depends on `kind`."""
 
     kind: int
     length: int
@@ -64,17 +67,17 @@ class MessageHeader(NamedTuple):
 
 
 def pack_message(kind: MessageKind, a: int = 0, b: int = 0, c: int = 0, d: int = 0, text: bytes = b"") -> bytes:
-    """A message without a body."""
+    """Encode a message that has no body."""
     return HEADER.pack(kind, len(text), a, b, c, d) + text
 
 
 def unpack_header(data: bytes | bytearray, at: int = 0) -> MessageHeader:
-    """The head that begins at a place."""
+    """Decode the header at offset `at`."""
     return MessageHeader(*HEADER.unpack_from(data, at))
 
 
 class PartialMessage:
-    """A message whose body has come in part."""
+    """A BODY message whose body has arrived in part."""
 
     def __init__(self, head: MessageHeader, text: bytes) -> None:
         self.head = head
@@ -84,11 +87,11 @@ class PartialMessage:
 
     @property
     def remaining(self) -> memoryview:
-        """What is to be filled."""
+        """The part of the body that has not arrived yet."""
         return self.body.data[self.filled :]
 
     def fill(self, received: bytearray) -> None:
-        """Take what belongs to it off what was heard."""
+        """Move the body's bytes from the start of `received` into it."""
         there = min(len(self.body) - self.filled, len(received))
         if there:
             self.body[self.filled : self.filled + there] = np.frombuffer(received, np.uint8, there)
@@ -97,19 +100,19 @@ class PartialMessage:
 
 
 class SharedMemoryRefused(UnavailableError):
-    """Why a reader cannot have its elements through shared memory; there are other ways."""
+    """Raised if a reader cannot use shared memory; another transfer may work."""
 
 
 def socket_name(worker_uid: str) -> str:
-    """The address of a worker's socket."""
+    """The abstract address of a worker's socket."""
     return f"\0dsnb-{worker_uid}"
 
 
 def connect(worker_uid: str) -> socket.socket:
-    """A connection to a worker on this host.
+    """Connect to a worker on this host.
 
     Raises:
-        SharedMemoryRefused: there is none, or it is another user's.
+        SharedMemoryRefused: there is no such worker here, or it belongs to another user.
     """
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -133,25 +136,25 @@ def connect(worker_uid: str) -> socket.socket:
 
 
 def close_socket(connection: socket.socket) -> None:
-    """Close a connection; the second call does nothing."""
+    """Close a connection; further calls do nothing."""
     if connection.fileno() >= 0:
         forks.unregister_fd(connection.fileno())
         connection.close()
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the other end is a process of this user: only such processes may see elements here, or send them."""
+    """Whether the peer is a process of this user: only those may send or receive elements through shared memory."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return bool(_PEER.unpack(peer)[1] == os.geteuid())
 
 
 def encode_proof(proof: Proof) -> bytes:
-    """What a reader shows, as it is sent."""
+    """Encode a reader's proof, with the protocol version, for an OPEN message."""
     shown = [part for _, part in call_metadata(proof)]
     return b"\n".join(part if isinstance(part, bytes) else part.encode() for part in shown)
 
 
 def decode_proof(text: bytes) -> Mapping[str, Any]:
-    """What a reader has shown."""
+    """Decode a reader's proof into call metadata."""
     version, _, proof = text.partition(b"\n")
     return {VERSION_HEADER: version.decode(errors="replace"), PROOF_HEADER: proof}

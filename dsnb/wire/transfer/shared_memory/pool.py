@@ -1,13 +1,13 @@
-"""Frames in a worker's memory: each written once, and kept while somebody looks at it or may yet ask for it.
+"""Slabs in a worker's shared memory: each frame is written once, and its slab kept as long as a reader may need it.
 
-A slab has as many *holds* as there are notices of it that were not released. One without a hold stays where it is as
-long as its frame lives, for the next reader.
+The reference count of a slab is the number of notices that were sent and not yet released. A slab with count 0 is kept
+as long as its frame lives, for the next reader.
 
-A frame whose columns can be views *moves into* its slab, so that it is in memory once, and counted once: by the
-window that keeps it. Its slab is free when nobody looks at those views any more, which a weak reference to their root
-tells, as in readers. Others, and those for which three quarters of the memory are taken so, lie in the slab besides:
-then the slab goes with the frame, or earlier when the room is needed; the window counts it as long as it keeps the
-frame, or does not have it kept for another reader.
+A frame whose columns can be views *moves into* its slab: it is then in memory once and counted once, by the window that
+keeps it. Its slab is freed when no view of it is left, which a weak reference to the base array tells, as at the
+reader's end. Other frames are copied: those that cannot move, and all once moved frames take three quarters of the
+memory. A copy is freed with its frame, or earlier if the space is needed. The window counts the bytes of a copy as long
+as it keeps the frame; if the window has no room for them, the copy is for one reader only.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from dsnb.wire.transfer.shared_memory.memory import ByteArray, SharedMemory, add
 
 @dataclass(slots=True, eq=False)
 class Slab:
-    """One frame's place in the memory.
+    """The part of the memory that holds one frame.
 
     Attributes:
-        at: Where it begins.
+        at: Its offset in the memory.
         nbytes: Bytes of the frame's body.
-        header: What the frame is; the same for all its readers.
-        refcount: Notices that were given out and not released.
-        frame: The frame, as long as it lives; None before there is one.
-        moved: Whether the frame has moved in.
-        owner: Dies with the worker's need of the slab: the root of the frame's columns, or the frame. None where it
-            is not to be kept for another reader.
-        freed: Whether it is no more.
+        header: The encoded header of the frame, the same for all readers.
+        refcount: Notices that were sent and not released.
+        frame: A weak reference to the frame; None before there is one.
+        moved: Whether the frame's own columns are views of the slab.
+        owner: A weak reference to the object whose death ends the worker's need of the slab: the base array of the
+            frame's columns if it moved, else the frame. None if the slab is not kept for other readers.
+        freed: Whether the slab was returned to the free list.
     """
 
     at: int
@@ -57,22 +57,25 @@ class Slab:
 
     @property
     def pages(self) -> int:
-        """Bytes that it takes."""
+        """Bytes that the slab occupies, in whole pages."""
         return round_up_to_pages(self.nbytes)
 
 
 class Pool:
-    """Puts frames into a memory; for all readers of one worker, from any thread.
+    """Writes frames into a worker's shared memory, for all readers. Thread-safe.
 
     Args:
         size: Most bytes of memory.
-        on_unused: Called when the memory may have come out of use since `release_when_unused`; in any thread, in the midst of anything.
+        on_unused: Called when a slab became unneeded after `release_when_unused`. Called from weak reference callbacks,
+            that is in any thread and at any point of its code, so it must not block or take locks.
 
     Raises:
-        OSError: the system refuses it.
+        OSError: the system refuses to create the memory.
 
     Attributes:
-        shortage: What the system said when it had less memory than `size`; empty if it has not.
+        size: Most bytes of memory; becomes smaller if the host turns out to be short of memory.
+        memory: The memory.
+        shortage: The system's error when it had less memory than `size`; empty if it had enough.
     """
 
     def __init__(self, size: int, on_unused: Callable[[], None] = lambda: None) -> None:
@@ -85,14 +88,15 @@ class Pool:
         self._moved_bytes = 0
         self._lock = threading.Lock()
         self._awaiting_frame: dict[int, Slab] = {}
-        """Slabs that elements are laid out in which are in no frame yet, by where they begin."""
+        """By offset, the slabs from `allocate` whose element is not in a frame yet."""
         self._reclaimable: dict[Slab, None] = {}
-        """Slabs without a hold whose frames lie elsewhere too, the one that was released longest ago first."""
+        """Copies with reference count 0, which may be freed when space is needed; the least recently released first."""
         self._unneeded: deque[Slab] = deque()
-        """Slabs that the worker has needed no more since the last look. Filled in the midst of anything: no lock."""
+        """Slabs whose owner has died since the last `_collect`. Weak reference callbacks append to it without the lock,
+        because they may run in a thread that holds it."""
 
     def allocate(self, nbytes: int) -> ByteArray | None:
-        """A piece to lay an element out in, so that its frame need not move; None if there is none to spare."""
+        """Allocate memory in which to build an element, so that its frame is in place; None if there is no room."""
         with self._lock:
             self._collect()
             if self._releasing or not self._may_move(nbytes):
@@ -101,7 +105,7 @@ class Pool:
             if at is None:
                 return None
             root = self.memory.writable_view(at, nbytes)
-            if not len(root):
+            if not len(root):  # the memory was closed
                 return None
             slab = Slab(at, nbytes, moved=True)
             slab.owner = weakref.ref(root, self._on_dead(slab))
@@ -110,16 +114,16 @@ class Pool:
             return root
 
     def prepare(self, task_id: str, frame_slice: FrameSlice) -> None:
-        """Write a whole frame that will be asked for, if it can move in."""
+        """Write a whole frame in advance, if it can move into a slab."""
         frame = frame_slice.frame
         if frame.slab is None and frame.movable and not self._complete_laid_out(task_id, frame_slice, refcount=0):
             if self._may_move(frame.nbytes):
                 self._write(task_id, frame_slice, refcount=0)
 
     def acquire(self, task_id: str, frame_slice: FrameSlice) -> Slab | None:
-        """The slab of a piece's frame with one hold more, written if it is not there yet; None if there is no room.
+        """Return the slab of a slice's frame with one more reference, writing it if needed; None if there is no room.
 
-        Calls for one frame must follow upon one another, as a task's do.
+        Calls for one frame must not overlap; those of a task do not.
         """
         frame = frame_slice.frame
         with self._lock:
@@ -134,7 +138,7 @@ class Pool:
         return self._complete_laid_out(task_id, whole, refcount=1) or self._write(task_id, whole, refcount=1)
 
     def release(self, slab: Slab, count: int = 1) -> None:
-        """Take holds back."""
+        """Drop `count` references."""
         with self._lock:
             slab.refcount -= count
             if not slab.refcount:
@@ -143,18 +147,18 @@ class Pool:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that no slab takes."""
+        """Bytes that no slab occupies."""
         with self._lock:
             self._collect()
             return self._free.nbytes
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that slabs take."""
+        """Bytes that slabs occupy."""
         return self.size - self.free_bytes
 
     def release_when_unused(self) -> None:
-        """Give the memory back to the system while nobody reads, as soon as nothing lies there."""
+        """Return the memory to the system as soon as no slab is left; called while there are no readers."""
         with self._lock:
             self._releasing = True
             self._collect()
@@ -164,7 +168,7 @@ class Pool:
                 self.memory.release_pages()
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Close the memory; views of it stay valid."""
         with self._lock:
             self._releasing = False
             self.memory.close()
@@ -177,7 +181,8 @@ class Pool:
             at = self._allocate(nbytes)
         if at is None:
             return None
-        self.memory.write(at, buffers, nbytes)  # without the lock: others need not wait, and nobody knows of it yet
+        # Not under the lock: it takes long, and no other thread knows the slab yet.
+        self.memory.write(at, buffers, nbytes)
         slab = Slab(at, nbytes, head, refcount, weakref.ref(frame))
         if frame.movable and self._may_move(nbytes):
             root = self.memory.base_array(at, nbytes)
@@ -188,12 +193,12 @@ class Pool:
         elif frame.reserve_encoded_bytes is None or frame.reserve_encoded_bytes(slab.pages):
             slab.owner = weakref.ref(frame, self._on_dead(slab))
         else:
-            return slab  # for this reader: the window has no room to keep it for others
+            return slab  # for this reader only: the window has no room to keep it for others
         frame.slab = slab
         return slab
 
     def _complete_laid_out(self, task_id: str, whole: FrameSlice, refcount: int) -> Slab | None:
-        """The slab that a frame's one element was laid out in, completed; None where it lies elsewhere."""
+        """Complete and return the slab in which a frame's only element was built; None if there is none."""
         frame = whole.frame
         root = self._laid_out_array_of(frame) if self._awaiting_frame and frame.movable else None
         if root is None:
@@ -201,7 +206,7 @@ class Pool:
         slab = self._awaiting_frame[self.memory.offset_of(root)]
         head, layouts, buffers, nbytes = encode_slice(task_id, whole)
         if nbytes != slab.nbytes or not all(map(partial(_in_place, root), frame.columns, layouts)):
-            return None
+            return None  # built in a slab, but not where this frame's layout needs it
         del self._awaiting_frame[slab.at]
         self.memory.complete(slab.at, buffers)
         root.flags.writeable = False
@@ -212,14 +217,14 @@ class Pool:
     def _laid_out_array_of(self, frame: Frame) -> ByteArray | None:
         for column in frame.columns if frame.count == 1 else ():
             root = column.values[0].base
-            if isinstance(root, np.ndarray):  # an array may also lie in bytes, a file, or memory of another library
+            if isinstance(root, np.ndarray):  # the base may also be bytes, a file mapping, or memory of another library
                 slab = self._awaiting_frame.get(self.memory.offset_of(root))
                 if slab is not None and slab.owner is not None and slab.owner() is root:
                     return root
         return None
 
     def _may_move(self, nbytes: int) -> bool:
-        """Whether a frame may have its only place here: some room is for what readers hold and nobody else needs."""
+        """Whether a frame may move in. A quarter of the memory is left for copies, which only readers hold."""
         return self._moved_bytes + nbytes <= self.size // 4 * 3
 
     # ---- under the lock
@@ -231,7 +236,7 @@ class Pool:
             at = self._free.allocate(nbytes)
         if at is None:
             return None
-        try:
+        try:  # reserve pages now: touching a missing page later would kill the process
             self.memory.reserve(at + round_up_to_pages(nbytes))
         except OSError as error:
             self.shortage = str(error.strerror or error)
@@ -242,21 +247,21 @@ class Pool:
         return at
 
     def _collect(self) -> None:
-        """Take back the slabs that the worker needs no more, unless a reader still looks at them."""
+        """Free the slabs whose owner has died. If a reader still holds one, the last `release` frees it."""
         while self._unneeded:
             slab = self._unneeded.popleft()
             if not slab.refcount:
                 self._free_slab(slab)
 
     def _on_unreferenced(self, slab: Slab) -> None:
-        """Learn that no reader looks at a slab."""
+        """Handle a slab whose last reference was dropped."""
         if slab.owner is None or slab.owner() is None:
             self._free_slab(slab)
         elif not slab.moved:
             self._reclaimable[slab] = None
 
     def _free_slab(self, slab: Slab) -> None:
-        """Have no slab there any more; it has no hold. The second call does nothing."""
+        """Free a slab with reference count 0. Further calls do nothing."""
         if slab.freed:
             return
         slab.freed = True
@@ -280,6 +285,6 @@ class Pool:
 
 
 def _in_place(root: ByteArray, column: Column, layout: Layout) -> bool:
-    """Whether a column that was laid out in a root is where its frame wants it."""
+    """Whether a column, if it was built in `root`, is at the offset that the frame's layout needs."""
     value = column.values[0]
     return value.base is not root or address(value) == address(root) + layout.offset

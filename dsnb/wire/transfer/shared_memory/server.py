@@ -1,6 +1,7 @@
-"""The worker's end: one thread listens to all readers of this host; what a task delivers is sent by who delivers it.
+"""The worker's end: one thread receives from all readers on this host; threads that deliver elements send them.
 
-A reader's socket outlives its reading while the reader keeps views: it carries their releases, or its end does.
+A reader's socket outlives its read as long as the reader has views of the memory: it carries their releases, and its
+end releases the rest.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class SharedMemoryServer:
 
     Args:
         endpoint: The worker.
-        guard: Decides which readers are let in.
+        guard: Checks the readers' proofs.
         size: Most bytes of memory; with 0 every reader is refused.
-        admission: How many readers it serves.
+        admission: Limits the number of concurrent readers.
     """
 
     def __init__(self, endpoint: Endpoint, guard: Guard, size: int, admission: Admission) -> None:
@@ -67,10 +68,10 @@ class SharedMemoryServer:
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._spare_fd = -1
-        """A descriptor to give up where no file may be opened, so that a reader can be refused instead of waiting."""
+        """A spare descriptor, closed when open files run out, so that a reader can be accepted and told the reason."""
 
     def start(self, worker_uid: str) -> None:
-        """Listen, where the system can do this at all."""
+        """Listen for readers; does nothing if the system does not support shared memory."""
         if not supported():
             return
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -87,7 +88,7 @@ class SharedMemoryServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close everything; readers keep what they look at. The second call does nothing."""
+        """Close all connections and the memory; readers keep the views they have. Further calls do nothing."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -113,9 +114,9 @@ class SharedMemoryServer:
         self._selector.close()
 
     def _call_soon(self, act: Callable[[], None]) -> None:
-        """Have the thread do something."""
+        """Have the thread call `act`; from any thread."""
         self._callbacks.append(act)
-        with suppress(BlockingIOError, OSError):  # full: it is awake; closed: it has ended
+        with suppress(BlockingIOError, OSError):  # full: the thread is awake anyway; closed: it has ended
             self._wake_sender.send(b"\0")
 
     def _run_callbacks(self) -> None:
@@ -138,7 +139,7 @@ class SharedMemoryServer:
     def _accept(self) -> None:
         try:
             reader = self._accept_connection()
-        except OSError as error:  # mostly it has gone again
+        except OSError as error:  # usually the reader is gone again
             if limit_error(error) is not None:
                 self._refuse_connection(error)
             return
@@ -147,7 +148,7 @@ class SharedMemoryServer:
             self._selector.register(reader.sock, _READ, reader)
 
     def _accept_connection(self) -> ServerConnection | None:
-        """A reader that has connected; None if it is another user's."""
+        """Accept a reader's connection; None if it belongs to another user."""
         assert self._listener is not None
         connection, _ = self._listener.accept()
         forks.register_fd(connection.fileno())
@@ -158,7 +159,7 @@ class SharedMemoryServer:
         return ServerConnection(connection, self._max_held_bytes, self._watch_writable)
 
     def _refuse_connection(self, error: OSError) -> None:
-        """Refuse a reader for which no file may be opened: it would wait until others are closed."""
+        """Refuse a reader because open files ran out; without an answer it would wait until others are closed."""
         self._close_spare_fd()
         with suppress(OSError):
             reader = self._accept_connection()
@@ -194,12 +195,12 @@ class SharedMemoryServer:
         self._call_soon(watch)
 
     def _remove_connection(self, reader: ServerConnection) -> None:
-        """Its socket has come to its end: whatever it held is free, and what it did not consume waits for it."""
+        """Handle the end of a reader's socket: its slabs are released, and unconsumed elements wait for its return."""
         if reader in self._connections:
             self._connections.discard(reader)
             self._selector.unregister(reader.sock)
             if reader.session is not None and reader.consumed is not None:
-                reader.session.credit(0, reader.consumed, 0)  # what it could not tell any more
+                reader.session.credit(0, reader.consumed, 0)  # consumed elements that it could not acknowledge any more
             reader.close()
             self._release_admission(reader)
 
@@ -212,16 +213,16 @@ class SharedMemoryServer:
     def _release_memory(self) -> None:
         if (
             not self._connections and self._pool is not None and self._running
-        ):  # at the end readers may still look at it
+        ):  # not during shutdown: readers may still have views
             self._pool.release_when_unused()
 
-    # ---- what readers say
+    # ---- messages of readers
 
     def _handle_requests(self, reader: ServerConnection) -> None:
         try:
             for request in reader.requests():
                 self._handle_request(reader, request)
-        except Exception as error:  # noqa: BLE001 - a bug: the reader must not wait for what it will not get
+        except Exception as error:  # noqa: BLE001 - a bug: without an error the reader would wait for ever
             reader.fail(error)
 
     def _handle_request(self, reader: ServerConnection, request: Request) -> None:
@@ -232,7 +233,7 @@ class SharedMemoryServer:
         elif head.kind == MessageKind.RELEASE:
             reader.release(head.a)
         elif reader.session is None:
-            return  # it is told why
+            return  # opening failed, and the reader gets the error
         elif head.kind == MessageKind.CREDIT:
             taken = COUNT.unpack(request.text)[0] if request.text else 0
             reader.session.credit(head.a, head.b, head.c, head.d, taken)
@@ -245,10 +246,10 @@ class SharedMemoryServer:
             reader.send([pack_message(MessageKind.BYE)])
 
     def _open(self, reader: ServerConnection, request: Request) -> None:
-        """Let a reader in; not on the thread, for the worker may have to ask the dispatcher first."""
+        """Open a task for a reader. Runs on its own thread, because the worker may have to ask the dispatcher first."""
         try:
             self._authenticate_and_open(reader, request.text[: request.header.a], request.text[request.header.a :])
-        except Exception as error:  # noqa: BLE001 - whatever it is, the reader must learn of it
+        except Exception as error:  # noqa: BLE001 - any error must reach the reader
             if not isinstance(error, DsnbError):
                 _log.debug("a reader could not be let in", exc_info=True)
             reader.fail(error)
@@ -280,12 +281,12 @@ class SharedMemoryServer:
     def _on_opened(self, reader: ServerConnection) -> None:
         reader.is_opening = False
         if reader in self._connections:
-            self._handle_requests(reader)  # what it said meanwhile
+            self._handle_requests(reader)  # messages that arrived meanwhile
         else:
             self._release_admission(reader)
 
     def _get_pool(self, reader: ServerConnection) -> Pool | None:
-        """The memory, made for the first reader; None where the reader was told that there is none."""
+        """The pool, created for the first reader; None if there is none and the reader has been sent a refusal."""
         with self._pool_lock:
             if self._pool is None and self._size:
                 try:
@@ -298,5 +299,5 @@ class SharedMemoryServer:
             return self._pool
 
     def _max_held_bytes(self) -> int:
-        """Bytes that one reader may hold: one that keeps all its views leaves room for others."""
+        """Most bytes that one reader may hold, so that a reader that keeps all its views leaves room for others."""
         return (self._pool.size if self._pool is not None else 0) // (1 + min(max(1, self._admission.active), 3))

@@ -1,4 +1,4 @@
-"""One reader, as the worker sees it: what is sent to it, what it holds, what it has said."""
+"""The worker's connection to one reader: sends frame slices and notices, counts held slabs, receives messages."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from dsnb.wire.transfer.shared_memory.messages import (
 from dsnb.wire.transfer.shared_memory.pool import Pool, Slab
 
 MIN_SLAB_BYTES = 32 << 10
-"""Pieces below this many bytes go over the socket: a slab would cost more than their copy."""
+"""Frame slices with fewer bytes are sent over the socket: a slab would cost more than the copy."""
 
 _MIN_PARTIAL_SLAB_BYTES = 256 << 10
-"""A part of a frame has to be so large to be worth the whole frame's slab."""
+"""The same for a part of a frame, because a slab always holds the whole frame."""
 _MAX_UNPROVEN_BYTES = 256 << 10
-"""Most bytes to keep of a reader that has not proven itself; an opening has a few hundred."""
+"""Most bytes to buffer from an unauthenticated reader; an OPEN message has a few hundred."""
 _MAX_BUFFERS = 512
-"""Most buffers in one call; the system takes 1,024."""
+"""Most buffers in one `sendmsg` call; the system accepts 1,024."""
 
 
 @dataclass(slots=True)
 class _HeldSlab:
-    """A slab that a reader holds, and by how many notices."""
+    """A slab that a reader holds; `count` is the number of unreleased notices."""
 
     slab: Slab
     count: int = 0
@@ -48,19 +48,26 @@ class _HeldSlab:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a reader has said."""
+    """A message from a reader."""
 
     header: MessageHeader
     text: bytes
 
 
 class ServerConnection(Sink):
-    """The sink of one reading, with its socket.
+    """The sink of one read, with the reader's socket.
 
     Args:
-        sock: To the reader; does not block.
-        max_held_bytes: Bytes that a reader may hold at present.
-        watch_writable: Called when not everything could be sent, to have `send_more` called when more can be.
+        sock: The non-blocking socket to the reader.
+        max_held_bytes: Returns the bytes that one reader may hold at present.
+        watch_writable: Called if the socket did not accept everything; `send_more` must then be called when it is
+            writable again.
+
+    Attributes:
+        sock: The socket.
+        session: The open read; None before it is open and after the reader has left.
+        is_opening: Whether the read is being opened; until then further messages wait.
+        admitted: Whether the reader counts in the worker's `Admission`.
     """
 
     def __init__(
@@ -76,23 +83,21 @@ class ServerConnection(Sink):
         self._pool: Pool | None = None
         self._task_id = ""
         self._link_stats = LinkStats()
-        self._lock = threading.Lock()  # over what is to be sent, in its order, and what is held
+        self._lock = threading.Lock()  # protects `_backlog` (and the order of sending), `_held_slabs` and `_closed`
         self._backlog: deque[memoryview] = deque()
         self._held_slabs: dict[int, _HeldSlab] = {}
         self._received = bytearray()
         self._descriptors: list[int] = []
         self._consumed_cell: memoryview | None = None
-        """Where the reader says how much it consumed, also if it is killed."""
+        """The reader's count of consumed elements, readable even after it was killed."""
         self._closed = False
 
     # ---- the sink
 
     def allocate(self, nbytes: int) -> ByteArray | None:
-        """A piece of the memory that the reader sees."""
         return None if self._pool is None or self._closed else self._pool.allocate(nbytes)
 
     def prepare(self, frame_slice: FrameSlice) -> None:
-        """Write a frame that may be delivered soon: that takes long, and need not hold others up then."""
         if self._pool is not None and frame_slice.nbytes >= MIN_SLAB_BYTES and not self._closed:
             self._pool.prepare(self._task_id, frame_slice)
 
@@ -100,7 +105,7 @@ class ServerConnection(Sink):
         self.deliver_all([frame_slice])
 
     def deliver_all(self, slices: Sequence[FrameSlice]) -> None:
-        """Deliver pieces by one call to the socket."""
+        """Send several frame slices by one call to the socket."""
         if not self._closed:
             self.send([buffer for piece in slices for buffer in self._buffers_of(piece)])
 
@@ -128,27 +133,27 @@ class ServerConnection(Sink):
     def fail(self, error: Exception) -> None:
         self.send([pack_message(MessageKind.FAIL, text=encode_error(error, "Read"))])
 
-    # ---- its beginning
+    # ---- opening
 
     def send_proof(self, proof: Any) -> None:
-        """Show it that this is the worker; it has shown that it may read."""
+        """Send the worker's proof, after the reader's was accepted."""
         self._proven = True
         self.send([pack_message(MessageKind.PROOF, text=proof)])
 
     def send_refusal(self, why: str) -> None:
-        """Tell it that there is no shared memory."""
+        """Tell the reader why it cannot use shared memory."""
         self.send([pack_message(MessageKind.REFUSED, text=why.encode())])
 
     def send_memory(self, pool: Pool, open_request: OpenRequest) -> None:
-        """Give it the memory to look at."""
+        """Send the reader the descriptor of the memory, and map its page of consumed elements."""
         self._pool, self._task_id, self._link_stats = pool, open_request.task_id, open_request.link_stats
         self._map_consumed_page()
-        with self._lock, suppress(OSError):  # where it has gone, its end is heard elsewhere
+        with self._lock, suppress(OSError):  # reader gone: handled by the receiving thread
             welcome = pack_message(MessageKind.WELCOME, pool.memory.size)
             socket.send_fds(self.sock, [welcome], [pool.memory.descriptor])
 
     def _map_consumed_page(self) -> None:
-        """Map the page that came with the first message; without one, messages alone tell."""
+        """Map the page that came with the first message; without it, only CREDIT messages tell what was consumed."""
         if self._descriptors:
             with suppress(OSError):
                 page = ConsumedPage(self._descriptors.pop())
@@ -158,7 +163,7 @@ class ServerConnection(Sink):
     # ---- slabs
 
     def _acquire_slab(self, frame_slice: FrameSlice) -> Slab | None:
-        """A slab with the piece's frame, held for this reader; None where it goes over the socket."""
+        """A slab with the slice's frame, held for this reader; None if the slice must be sent over the socket."""
         if (
             frame_slice.nbytes
             < (MIN_SLAB_BYTES if frame_slice.count == frame_slice.frame.count else _MIN_PARTIAL_SLAB_BYTES)
@@ -180,7 +185,7 @@ class ServerConnection(Sink):
                 self._link_stats.held_bytes += slab.pages
         if not closed:
             return slab
-        self._pool.release(slab)  # it has gone while the frame was written, and perhaps nobody else is left
+        self._pool.release(slab)  # closed while the frame was written; it may have been the last reader
         self._pool.release_when_unused()
         return None
 
@@ -190,7 +195,7 @@ class ServerConnection(Sink):
         self._link_stats.fallback_reason = f"the host is short of memory: {short}" if short else why
 
     def release(self, at: int) -> None:
-        """Take one notice's hold back."""
+        """Release one notice of the slab at offset `at`."""
         with self._lock:
             hold = self._held_slabs.get(at)
             if hold is None or self._pool is None:
@@ -203,11 +208,10 @@ class ServerConnection(Sink):
 
     @property
     def consumed(self) -> int | None:
-        """What the reader has written into its page."""
         return None if self._consumed_cell is None else int(self._consumed_cell[0])
 
     def close(self) -> None:
-        """Its socket has come to its end: take back all that it holds."""
+        """Close the socket, and release all slabs that the reader holds."""
         while self._descriptors:
             os.close(self._descriptors.pop())
         with self._lock:
@@ -223,7 +227,7 @@ class ServerConnection(Sink):
     # ---- sending
 
     def send(self, buffers: Sequence[Any]) -> None:
-        """Send what the socket takes at once, and leave the rest to the service's thread."""
+        """Send what the socket accepts without blocking, and leave the rest to the server's thread."""
         if len(buffers) > _MAX_BUFFERS:
             buffers = [join_bytes(buffers)]
         with self._lock:
@@ -231,12 +235,13 @@ class ServerConnection(Sink):
                 return
             waiting = bool(self._backlog)
             self._backlog += [part for part in map(bytes_of, buffers) if len(part)]
+            # A backlog is already watched, and must be sent first.
             if waiting or self._send_some():
                 return
         self._watch_writable(self)
 
     def send_more(self) -> bool:
-        """Send more of what is left, as the socket can take it; True when nothing is left."""
+        """Send more of the backlog; returns True if nothing is left."""
         with self._lock:
             return self._closed or self._send_some()
 
@@ -247,7 +252,7 @@ class ServerConnection(Sink):
                 sent = self.sock.sendmsg(parts)
             except BlockingIOError:
                 return False
-            except OSError:  # it has gone; its end is heard elsewhere
+            except OSError:  # reader gone: handled by the receiving thread
                 self._backlog.clear()
                 return True
             while self._backlog and sent >= len(self._backlog[0]):
@@ -257,10 +262,10 @@ class ServerConnection(Sink):
                 return False
         return True
 
-    # ---- hearing
+    # ---- receiving
 
     def receive(self) -> bool:
-        """Take in what has come; False when it is gone, or sends more than it may before it has proven itself."""
+        """Receive some bytes; returns False if the reader is gone, or sends too much before its proof was accepted."""
         try:
             data, descriptors, _, _ = socket.recv_fds(
                 self.sock, RECEIVE_BYTES, 0 if self._consumed_cell is not None else 1
@@ -274,7 +279,7 @@ class ServerConnection(Sink):
         return bool(data) and (self._proven or len(self._received) <= _MAX_UNPROVEN_BYTES)
 
     def requests(self) -> Iterator[Request]:
-        """What it has said, as far as it may be acted upon now."""
+        """Yield complete messages; stops while the read is being opened, because later messages need it."""
         at, received = 0, self._received
         try:
             while not self.is_opening and len(received) - at >= HEADER.size:
