@@ -63,7 +63,7 @@ class Dataset(Transformations, Caching):
     """A pipeline: a source of elements, and operations on them. Immutable; each method returns a new dataset.
 
     Elements are NumPy: arrays are read-only, Python numbers become NumPy scalars, `str` and `bytes` stay, and so do the
-    tuples, dicts, lists and named tuples around them. Each iteration runs the pipeline anew.
+    tuples, dicts, lists and named tuples around them. Each epoch runs the pipeline anew.
 
     Args:
         operation: The last operation of the tree. Users start with `range`, `from_tensor_slices` and the like.
@@ -299,8 +299,8 @@ class Dataset(Transformations, Caching):
             weights: The relative frequency of each; None for equal weights. A dataset of weight 0 is left out.
             seed: With a seed, the draws are the same in every run.
             stop_on_empty_dataset: Whether reading ends when a drawn dataset ends; otherwise the others continue.
-            rerandomize_each_iteration: Whether each epoch draws anew in spite of a seed; None means False. Without a
-                seed each epoch draws anew.
+            rerandomize_each_iteration: Whether each epoch draws anew although there is a seed; None means False.
+                Without a seed each epoch draws anew.
 
         Raises:
             InvalidArgumentError: there is no dataset, known element specs are not compatible, or the weights are

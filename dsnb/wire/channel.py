@@ -169,7 +169,7 @@ class Channel:
 
     def close(self) -> None:
         """Release this channel; the last user's call closes the connection."""
-        if forks.in_forked_child():
+        if forks.in_forked_child():  # the connection is the parent's
             return
         with _lock:
             self._users -= 1
@@ -431,6 +431,7 @@ class Stream(Generic[Reply]):
             self._proven = True
             self._settled.set()
             return
+        # Without a proof the call was probably refused: the reason is in the trailing metadata, at the end of the call.
         with suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
             self._call.exception(timeout=_REFUSAL_TIMEOUT_S)
         if self._call.done():

@@ -160,6 +160,8 @@ class ControlStream(Generic[Up, Down]):
 
     def _run_connection(self) -> DsnbError | None:
         """Run one connection until it ends; returns its error, or None if reconnecting may help."""
+        # A new queue for each connection: the generator of the broken one may still wait on the old queue, in a gRPC
+        # thread, and would take requests that are meant for this connection.
         report_requests: SimpleQueue[int | None] = SimpleQueue()
         self._report_requests = report_requests
         if self._closing.is_set():  # close() may have put its sentinel into the previous queue

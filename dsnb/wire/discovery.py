@@ -125,6 +125,7 @@ def publish(name: str, target: str, token: str, *, lasting: bool = False) -> Con
     folder = _ensure_folder()
     with _locked(folder):
         there = _parse(folder / f"{name}.json")
+        # May be replaced: the file of a dead process, one with the same target, and this process's own claim.
         if (
             there is not None
             and _is_alive(there)

@@ -147,7 +147,7 @@ def _after_fork_in_child() -> None:
 
 
 def _exit_with_owner(owner: int) -> None:
-    began = start_time(owner)
+    began = start_time(owner)  # compared as well, because process ids are reused
     while began and start_time(owner) == began:
         time.sleep(_POLL_INTERVAL_S)
     os.kill(os.getpid(), signal.SIGKILL)

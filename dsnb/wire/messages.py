@@ -10,7 +10,7 @@ from dsnb.wire.schedule import ConsumerReport, RoundsUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Empty:
-    """A message without content."""
+    """A request or reply without content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ class Poller:
     def dispatch(self, ready: Iterable[int] | None = None) -> None:
         """Call the callbacks of the sockets in `ready`, or of all sockets."""
         for descriptor in list(self._callbacks) if ready is None else ready:
-            callback = self._callbacks.get(descriptor)
+            callback = self._callbacks.get(descriptor)  # None if an earlier callback has removed it
             if callback is not None:
                 callback()
 

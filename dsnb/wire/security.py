@@ -88,8 +88,8 @@ TAG_BYTES: Final = 16
 
 TOKEN_VARIABLE: Final = "DSNB_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN_HINT: Final = (
-    "give the token to dsnb.connect(token=...), in the environment variable DSNB_TOKEN or with --token-file; "  # noqa: S105 - help text
-    "the process that started the service shows it as `svc.token`"
+    "give the token to dsnb.connect(token=...), in the environment variable DSNB_TOKEN or with "  # noqa: S105 - a hint
+    "--token-file; the process that started the service shows it as `svc.token`"
 )
 
 # ---- tokens
@@ -443,6 +443,7 @@ class Guard:
         if not hmac.compare_digest(Proof(token, path, named, nonce, digest).client_mac, client):
             raise Refusal(_denied_error("the token is wrong"))
         proof = Proof(token, path, self.instance, nonce, digest)
+        # Recorded only now, so that a caller without the token can neither use up nonces nor cause windows.
         with self._lock:
             freshness = FRESH if path == self.hello_path else self._nonces.record(nonce)
             generation = self._nonces.generation
@@ -488,7 +489,7 @@ class _ReplayWindow:
 
     def record(self, number: int) -> str:
         above = number - self.highest
-        if above > 0:
+        if above > 0:  # the shift is limited: the caller chooses `number`, and a huge shift would use huge memory
             self.seen = (self.seen << min(above, _WINDOW_BITS) | 1) & ((1 << _WINDOW_BITS) - 1)
             self.highest = number
             return FRESH

@@ -63,6 +63,7 @@ class ThreadedCalls:
             thread = threading.Thread(target=self._thread_main, name=name, daemon=True)
             start_thread(thread)
             self._thread = thread
+        # A copy of the run: `_wait` shortens it, while `take_results` still needs all elements.
         self._run, self._remaining, self._out, self._taken = run, list(run), [], 0
         self.running, self.cut_short, self._failure = True, False, None
         self._jobs.put(self._run_calls)
@@ -85,6 +86,7 @@ class ThreadedCalls:
         first, last = self._taken, min(self._taken + want, len(self._out))
         self._taken = last
         results = self._out[first:last]
+        # Results are only appended, so the slice taken above stays valid while calls are still being made.
         if self.running or last < len(self._out):
             return run[first:last], results, None
         self._run = None
@@ -120,7 +122,7 @@ class ThreadedCalls:
             self.cut_short = True
             if len(self._out) > self._taken:
                 return
-            self._finished.get()
+            self._finished.get()  # nothing to take yet: wait for the call in progress, which is now the last one
         if self._cancelled:
             raise CancelledError("reading was stopped")
         self.running = False

@@ -136,7 +136,7 @@ class CallingStage(Stage):
         source: The input.
         function: The function to call.
         low_latency: Whether results are delivered at once although other calls of their run take long
-            (`engine/beside`).
+            (`ThreadedCalls`).
     """
 
     def __init__(self, name: str, source: Stage, function: UserFunction, *, low_latency: bool = False) -> None:
@@ -180,6 +180,7 @@ class CallingStage(Stage):
                 run = self.next_inputs(want)
                 if not run:
                     return [], [], None
+                # While the run is in progress, `extend` has not yet checked these results for mutable ones.
                 self._results_unchecked = self.function.returns_immutable
                 calls.start_run(run)
             run, out, failure = calls.take_results(want)
@@ -198,6 +199,7 @@ class CallingStage(Stage):
                 return run, out, self.function.extend(out, run)
             self._results_unchecked = self.function.returns_immutable
             result = calls.run_calls(run)
+            # Results taken by another thread left this stage without passing through `pull`, which counts the others.
             self.elements += result.taken_count
             self._delivered += result.taken_count
             run, out = run[result.taken_count :], result.results
@@ -228,6 +230,7 @@ class CallingStage(Stage):
         if isinstance(failure, Exception):
             self._pending_inputs = run[called + 1 :] + self._pending_inputs
             return self.fail_after(failure, out)
+        # An interrupt is not the element's error: call for it again, and keep the results before it.
         self._pending_inputs = run[called:] + self._pending_inputs
         self._leftover_results = out
         raise failure

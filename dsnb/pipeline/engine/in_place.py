@@ -62,6 +62,7 @@ class InlineCalls:
             if self._cancelled:
                 raise CancelledError("reading was stopped")
         failure = self._call(out, left)
+        # From here on `take_partial_run` finds no run, so the results belong to this thread alone.
         with self._lock:
             self._remaining, self._out, taken = [], [], self._taken
         if self._cancelled:

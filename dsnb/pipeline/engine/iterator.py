@@ -72,7 +72,7 @@ class Iteration(Protocol):
 
 
 class ElementIterator(Iterator[Any]):
-    """One iteration over a dataset.
+    """Iterates over the elements of one epoch.
 
     Nothing happens before the first `next` or `start()`: only then does a dataset that is read from a service join its
     job, so an iterator that is never read costs nothing. The error of one element takes its place: `next` raises it,
@@ -120,7 +120,7 @@ class ElementIterator(Iterator[Any]):
             __tracebackhide__ = True  # IPython and pytest hide this frame
             # A stored traceback (a notebook keeps the last one) must not keep the iterator alive and open.
             del self
-            # a user function's own error stays as it is
+            # A user function's own error stays as it is.
             limit = None if hasattr(error, "__notes__") else limit_error(error)
             if limit is not None:
                 raise limit from error
@@ -374,6 +374,7 @@ class _IteratorState:
             FailedPreconditionError: this process inherited the iterator by a fork.
         """
         self.refuse_inherited()
+        # The user asked for more, so all elements of the last run are consumed.
         self._tracker.finish_run()
         self.forget_withdrawn()
         self._raise_failure()
@@ -520,9 +521,10 @@ class _TrackedElements(Iterator[Any]):
 
     def __next__(self) -> Any:
         if not self._listener.may_consume():
+            # Another client gets these elements now: yielding them here too would deliver them twice.
             self._tracker.withdrawn = length_hint(self._elements)
             self._elements = iter(())
-        element = next(self._elements)
+        element = next(self._elements)  # raises StopIteration at the end, before anything is reported
         self._listener.consumed(1, 0)
         return element
 

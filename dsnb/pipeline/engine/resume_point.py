@@ -30,8 +30,8 @@ class ResumePoint:
 
     Attributes:
         skip: Elements to drop once the inputs have begun.
-        skip_one_by_one: Whether to pull and drop them, because some of them were errors: `Stage.skip` of an operation
-            may count errors differently.
+        skip_one_by_one: Whether to drop them by pulling, because some of them were errors: an operation's faster
+            `skip` would lose count.
         counter: The operation's own counter: files read, repetitions of a repeat, the next number.
         inputs: Where the inputs begin; empty if they begin at their start.
         provider: The split provider of a source; -1 for a source that reads everything.

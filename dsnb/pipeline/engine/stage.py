@@ -3,7 +3,7 @@
 Theory of operation. Elements move in *runs*. A pull states the largest number of elements that is wanted (`want`) and
 returns between one and that many; an empty run means the end, and every later pull is empty too. The wanted number
 travels upstream, so that `take(5)` after a slow `map` never calls the function a sixth time. The consumer at the end of
-the chain starts with runs of one element and doubles the length while runs take little time (`engine/run_length.py`).
+the chain starts with runs of one element and doubles the length while runs take little time (`AdaptiveRunLength`).
 So a slow first element is delivered at once, and the cost of reading the clock is shared by many fast ones.
 
 A run is a list of elements, or a NumPy array whose first axis counts them. Ranges and slices return arrays, so that
@@ -77,8 +77,7 @@ class Stage:
     """
 
     one_to_one = False
-    """Whether output element i is made of input element i alone. Then unread elements can be given back to the
-    input."""
+    """Whether each output element corresponds to one input element, in order; then unread ones can be given back."""
 
     skips_cheaply = False
     """Whether `skip` costs next to nothing and runs no user code."""
@@ -139,6 +138,7 @@ class Stage:
             failure, self._failure = self._failure, None
             self._note_error(failure)
             raise failure
+        # Noted before the call, so that a report during a long call includes the time so far.
         spent, began = self._spent[0], perf_counter_ns()
         self._spent = spent, began
         try:
@@ -243,7 +243,9 @@ class Stage:
         for source, part in zip(self.inputs, point.inputs, strict=False):
             source.begin_at(part)
         if point.skip:
+            # The base's `skip` pulls, and counts an error as one element; a subclass's may not.
             Stage.skip(self, point.skip) if point.skip_one_by_one else self.skip(point.skip)
+        # Counts of this stage start here; `resume_point` adds them to the point.
         self._start_point, self._delivered, self._had_errors = point.without_finished_splits(), 0, False
         if self._resumable_positions is not None:
             self._resumable_positions = ResumablePositions()

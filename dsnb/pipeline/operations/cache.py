@@ -326,6 +326,7 @@ class CacheStage(Stage):
             self._pipeline.cancel()
 
     def release(self, unread: int) -> None:
+        # The last reader of this process to close commits what was recorded.
         self._reader.close()
         if self._pipeline is not None:
             self._pipeline.close()

@@ -189,6 +189,7 @@ class InterleaveStage(Stage):
                 began = perf_counter_ns()
                 self._changed.wait_for(lambda: self._ready_index() is not None)
                 self.wait_ns += perf_counter_ns() - began
+                # The reader was faster than all slots: let each of them buffer more.
                 for other in self._slots:
                     if other is not None and other.look_ahead is not None:
                         other.look_ahead.grow()

@@ -119,7 +119,7 @@ class ParallelMapStage(Stage):
         if self._pool is None:
             return self._call_serially(want)
         run = self._pool.take(want, usable_cpus() + 1 if self._threads is None else 0)
-        # The pool is drained, so its results come before those of serial calls or of a new pool.
+        # All results of the stopped pool are delivered; continue with serial calls or a new pool.
         if self._stopping_pool and not len(run):
             self._close_pool(self._pool)
             return self.produce(want)

@@ -111,7 +111,7 @@ class RepeatStage(Stage):
             self.inputs[0].close()
             self._iteration = point.counter
             self.inputs = (self._build(),)
-        # the rest of an iteration may be empty; that does not mean that all iterations are
+        # The rest of an iteration may be empty; that does not mean that all iterations are empty.
         self._iteration_elements += 1
         super().begin_at(point)
 

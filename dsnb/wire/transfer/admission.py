@@ -46,7 +46,7 @@ class Admission:
             self.active += 1
 
     def release(self) -> None:
-        """Count one reader less."""
+        """Count one reader less, after `acquire`."""
         with self._lock:
             self.active -= 1
 

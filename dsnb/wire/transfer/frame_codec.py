@@ -251,7 +251,7 @@ class FrameSliceDecoder:
             return head
         check_header(head)
         parts = _decompressed(head, data, head.total)
-        if not head.blocks:
+        if not head.blocks:  # one block, mostly the whole body: the columns become views of it, without a copy
             (data,) = parts
             if len(data) == head.total:
                 # Another encoder may omit the padding; the data are then copied, so that views of them are aligned.

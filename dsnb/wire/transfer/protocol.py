@@ -64,7 +64,8 @@ class OpenRequest:
         received: Elements that arrived before the connection broke; later ones are sent again.
         consumed: Elements that were consumed before the connection broke.
         cache_policy: The trainer's options in the cross-trainer cache; None for other jobs.
-        instance: The instance id of the service: a task of another service may have the same id.
+        instance: The id of the service, kept across restarts of the dispatcher: a task of another service may have the
+            same task id.
         compression: "AUTO", "NONE" or a codec's name; ignored by transfers that do not compress.
         codecs: The codecs that the client can decompress.
         checksum: Whether each message must have a checksum.
@@ -192,7 +193,7 @@ class Sink(Protocol):
         del frame_slice
 
     def deliver(self, frame_slice: FrameSlice) -> None:
-        """Accept one frame slice."""
+        """Accept one frame slice, without waiting for the reader."""
 
     def deliver_all(self, slices: Sequence[FrameSlice]) -> None:
         """Accept several frame slices, in one step if the transfer can."""

@@ -60,7 +60,6 @@ class ClientConnection:
 
     @property
     def descriptor(self) -> int:
-        """The socket's file descriptor."""
         return self._sock.fileno()
 
     # ---- sending

@@ -149,6 +149,7 @@ class SharedMemory:
         for descriptor in (self._file, self.descriptor):
             forks.unregister_fd(descriptor)
             os.close(descriptor)
+        # Our own views first: a mapping with views cannot be closed.
         self._bytes, self._view = np.empty(0, np.uint8), memoryview(b"")
         with suppress(BufferError):  # a frame is there, or is being written: the mapping is freed with its last view
             self._map.close()

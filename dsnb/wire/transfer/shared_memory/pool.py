@@ -138,7 +138,7 @@ class Pool:
         return self._complete_laid_out(task_id, whole, refcount=1) or self._write(task_id, whole, refcount=1)
 
     def release(self, slab: Slab, count: int = 1) -> None:
-        """Drop `count` references."""
+        """Drop `count` references that `acquire` added."""
         with self._lock:
             slab.refcount -= count
             if not slab.refcount:
@@ -154,7 +154,7 @@ class Pool:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that slabs occupy."""
+        """Bytes that all slabs together occupy."""
         return self.size - self.free_bytes
 
     def release_when_unused(self) -> None:

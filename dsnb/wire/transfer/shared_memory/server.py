@@ -282,7 +282,7 @@ class SharedMemoryServer:
         reader.is_opening = False
         if reader in self._connections:
             self._handle_requests(reader)  # messages that arrived meanwhile
-        else:
+        else:  # it disconnected before `_open` set `admitted`, so `_remove_connection` could not release it
             self._release_admission(reader)
 
     def _get_pool(self, reader: ServerConnection) -> Pool | None:

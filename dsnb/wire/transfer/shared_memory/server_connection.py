@@ -266,7 +266,7 @@ class ServerConnection(Sink):
 
     def receive(self) -> bool:
         """Receive some bytes; returns False if the reader is gone, or sends too much before its proof was accepted."""
-        try:
+        try:  # one descriptor is accepted, that of the page with the count of consumed elements
             data, descriptors, _, _ = socket.recv_fds(
                 self.sock, RECEIVE_BYTES, 0 if self._consumed_cell is not None else 1
             )
