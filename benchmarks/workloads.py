@@ -253,7 +253,7 @@ def _busy_trainer_workloads() -> list[Workload]:
         return Workload(
             name=name,
             title=f"beside a trainer in pure Python: {title} elements that reach it",
-            contenders=ours(task, *transfers, module="beside"),
+            contenders=ours(task, *transfers, module="busy_trainer"),
             columns={"per_s": "elements/s"},
             absent={"*": NO_PEER},
         )
@@ -265,7 +265,7 @@ def _busy_trainer_workloads() -> list[Workload]:
         Workload(
             name="beside-worker",
             title="beside a trainer in pure Python: the rate of a process worker, of its rate alone",
-            contenders=ours(worker, GRPC, SHARED, module="beside"),
+            contenders=ours(worker, GRPC, SHARED, module="busy_trainer"),
             columns={"share": "share"},
             absent={"*": NO_PEER},
         ),

@@ -14,7 +14,7 @@ def test_this_process_is_not_gone() -> None:
 
 
 def test_a_process_that_ended_is_gone() -> None:
-    code = "from dsnb.cache.process_identity import this_process; print(this_process().short())"
+    code = "from dsnb.cache.process_identity import this_process; print(this_process().unique_id())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert is_gone(done.stdout.strip()) is True
 
@@ -37,11 +37,11 @@ def test_a_forked_child_is_a_process_of_its_own() -> None:
     code = """
 import os
 from dsnb.cache.process_identity import this_process, is_gone
-mine = this_process().short()
+mine = this_process().unique_id()
 reader, writer = os.pipe()
 child = os.fork()
 if child == 0:
-    os.write(writer, this_process().short().encode())
+    os.write(writer, this_process().unique_id().encode())
     os._exit(0)
 told = os.read(reader, 1000).decode()
 os.waitpid(child, 0)

@@ -133,7 +133,7 @@ def test_4_the_lease_of_a_killed_reader_falls_with_it(open_cache: Open) -> None:
     code = f"""
 from dsnb.cache.training import LocalTrainingCache
 cache = LocalTrainingCache({str(cache.directory)!r}, max_size=5)
-with cache.store.lent("output a") as lent:
+with cache.store.leased("output a") as lent:
     print("READY", lent is not None)
     input()
 """

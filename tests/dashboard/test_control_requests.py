@@ -94,7 +94,7 @@ def test_only_what_is_there_can_be_asked_about() -> None:
 
 
 def test_a_page_that_may_only_look_has_no_buttons() -> None:
-    shared = job(trainers=(trainer("a", places=(place(lag=1),)),), tasks=(task(head=9),))
+    shared = job(trainers=(trainer("a", cursors=(place(lag=1),)),), tasks=(task(head=9),))
     page = seen(snapshot(jobs=(shared,)))
     assert "data-do" not in strip(page)
     control = ControlState(allowed=True)
@@ -104,7 +104,7 @@ def test_a_page_that_may_only_look_has_no_buttons() -> None:
 
 
 def test_a_grave_button_asks_again_and_a_pending_one_cannot_be_pressed() -> None:
-    shared = snapshot(jobs=(job(trainers=(trainer("a", places=(place(lag=1),)),), tasks=(task(head=9),)),))
+    shared = snapshot(jobs=(job(trainers=(trainer("a", cursors=(place(lag=1),)),), tasks=(task(head=9),)),))
     assert ACTIONS["evict"].needs_confirmation
     armed = strip(seen(shared, control=ControlState(allowed=True, unconfirmed=AWAY)))
     assert ">really?</button>" in armed

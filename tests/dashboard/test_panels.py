@@ -82,7 +82,7 @@ def test_each_panel_has_words_for_nothing(panel: Callable[[View], Html]) -> None
 
 def test_names_cannot_reach_into_the_page() -> None:
     nasty = "<img src=x onerror=alert(1)>"
-    one = job(nasty, pipeline=nasty, trainers=(trainer(nasty, places=(place(),)),), tasks=(task(head=5),))
+    one = job(nasty, pipeline=nasty, trainers=(trainer(nasty, cursors=(place(),)),), tasks=(task(head=5),))
     view = seen(
         snapshot(jobs=(one,), workers=(worker(nasty),), events=(EventStatus(time=0, level="info", text=nasty),))
     )
@@ -91,7 +91,7 @@ def test_names_cannot_reach_into_the_page() -> None:
 
 
 def test_trainers_have_exact_numbers() -> None:
-    one = trainer("lr=0.1", elements=1234, hits=1000, misses=234, skipped=7, places=(place(offset=90, lag=3),))
+    one = trainer("lr=0.1", elements=1234, hits=1000, misses=234, skipped=7, cursors=(place(offset=90, lag=3),))
     made = trainers(seen(snapshot(jobs=(job(trainers=(one,)),))))
     assert 'data-trainer="lr=0.1"' in made
     read = {field: value(made, field) for field in ("elements", "hits", "misses", "skipped", "offset", "lag")}
@@ -139,7 +139,7 @@ def test_a_job_that_does_not_share_says_how_to() -> None:
 
 def test_the_strip_offers_each_workers_task() -> None:
     tasks = (task("w0", head=9), task("w1", head=9))
-    one = trainer(places=(place("w0", lag=1), place("w1", lag=2)))
+    one = trainer(cursors=(place("w0", lag=1), place("w1", lag=2)))
     made = strip(seen(snapshot(jobs=(job(tasks=tasks, trainers=(one,)),))))
     assert re.findall(r'data-pick="task" data-value="([^"]*)"', made) == ["", "t-w0", "t-w1"]
     assert value(made, "lag") == "2"

@@ -41,21 +41,21 @@ def test_scales_step_in_round_numbers() -> None:
 
 def test_a_trainer_is_shown_where_it_has_least_room() -> None:
     tasks = (task("w0", head=300, tail=200, **FULL), task("w1", head=300, tail=100, **FULL))
-    one = trainer(places=(place("w0", lag=90), place("w1", lag=120)))
+    one = trainer(cursors=(place("w0", lag=90), place("w1", lag=120)))
     lane = layout(*shown(job(tasks=tasks, trainers=(one,)))).lanes[0]
     assert (lane.worker, lane.lag, lane.eviction_lag, lane.level) == ("w0", 90, 100, "warn")
 
 
 def test_a_picked_task_shows_each_trainer_there() -> None:
     tasks = (task("w0", head=300, tail=200, **FULL), task("w1", head=300, tail=100, **FULL))
-    one = trainer(places=(place("w0", lag=90), place("w1", lag=120)))
+    one = trainer(cursors=(place("w0", lag=90), place("w1", lag=120)))
     lanes = layout(*shown(job(tasks=tasks, trainers=(one,)), choice=Selection(task="t-w1"))).lanes
     assert [(lane.worker, lane.status_text) for lane in lanes] == [("w1", "120 behind")]
 
 
 def test_who_loses_data_is_told_in_words() -> None:
     def at(skipped: int) -> JobStatus:
-        one = trainer(skipped=skipped, places=(place(lag=100),))
+        one = trainer(skipped=skipped, cursors=(place(lag=100),))
         return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(one,))
 
     lane = layout(*shown(at(90), at(97))).lanes[0]
@@ -66,7 +66,7 @@ def test_who_loses_data_is_told_in_words() -> None:
 
 def test_who_will_fall_off_is_told_when() -> None:
     def at(lag: int) -> JobStatus:
-        return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(trainer(places=(place(lag=lag),)),))
+        return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(trainer(cursors=(place(lag=lag),)),))
 
     def told(*lags: int) -> tuple[str, str, str]:
         lane = layout(*shown(*map(at, lags))).lanes[0]
@@ -81,7 +81,7 @@ def test_who_will_fall_off_is_told_when() -> None:
 @pytest.mark.parametrize("on_lag, fate", [("wait", "others wait for it in 5.0 s"), ("spill", "goes to disk in 5.0 s")])
 def test_what_happens_at_the_cliff_is_what_the_trainer_asked_for(on_lag: str, fate: str) -> None:
     def at(lag: int) -> JobStatus:
-        one = trainer(places=(place(lag=lag),), on_lag=on_lag)
+        one = trainer(cursors=(place(lag=lag),), on_lag=on_lag)
         return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(one,))
 
     assert layout(*shown(at(40), at(50))).lanes[0].forecast == fate
@@ -89,8 +89,8 @@ def test_what_happens_at_the_cliff_is_what_the_trainer_asked_for(on_lag: str, fa
 
 def test_what_is_on_disk_lies_beyond_the_cliff_and_leaves_the_window_its_room() -> None:
     def at(lag: int) -> JobStatus:
-        deep = trainer("deep", places=(place(lag=lag),), on_lag="spill")
-        near = trainer("near", places=(place(lag=50),), skipped=1)
+        deep = trainer("deep", cursors=(place(lag=lag),), on_lag="spill")
+        near = trainer("near", cursors=(place(lag=50),), skipped=1)
         return job(tasks=(task(head=9000, tail=8900, **FULL),), trainers=(deep, near))
 
     picture = layout(*shown(at(150)))
@@ -110,7 +110,7 @@ def test_a_drift_is_the_line_through_the_last_seconds() -> None:
 
 def test_the_cliff_is_on_the_scale_unless_all_are_far_from_it() -> None:
     def at(lag: int) -> JobStatus:
-        return job(tasks=(task(head=3000, tail=2000, **FULL),), trainers=(trainer(places=(place(lag=lag),)),))
+        return job(tasks=(task(head=3000, tail=2000, **FULL),), trainers=(trainer(cursors=(place(lag=lag),)),))
 
     assert layout(*shown(at(500))).scale == 1120
     assert layout(*shown(at(5))).scale == 20
@@ -128,7 +128,7 @@ def test_each_worker_has_its_newest_task() -> None:
 
 def test_who_reads_from_its_own_buffer_is_not_said_to_lose() -> None:
     def at(lag: int) -> JobStatus:
-        return job(tasks=(task(head=3000, tail=2900, **FULL),), trainers=(trainer(places=(place(lag=lag),)),))
+        return job(tasks=(task(head=3000, tail=2900, **FULL),), trainers=(trainer(cursors=(place(lag=lag),)),))
 
     lane = layout(*shown(at(700), at(900))).lanes[0]
     assert (lane.level, lane.lag, lane.drawn_lag) == ("good", 900, 100)

@@ -13,7 +13,7 @@ from tests.dashboard.snapshots import job, seen, snapshot
 
 def grant(first: int, given: float, done: float = 0.0, worker: str = "w0", **rest: Any) -> GrantStatus:
     """One split, given and done at those seconds."""
-    fields: dict[str, Any] = {"iteration": 0, "source": 0, "repetition": 0, "end": first + 1}
+    fields: dict[str, Any] = {"iteration": 0, "provider": 0, "repetition": 0, "end": first + 1}
     state = rest.pop("state", "done" if done else "in hand")
     fields |= {"task_id": f"t-{worker}", **rest}
     return GrantStatus(worker=worker, first=first, state=state, granted_at=given, ended_at=done, **fields)
@@ -81,7 +81,7 @@ def test_the_picture_is_bounded_and_its_scale_fits_what_there_is() -> None:
 def test_what_was_lost_given_again_or_is_late_is_marked_and_explained() -> None:
     usual = [grant(number, number, number + 0.5) for number in range(1, 7)]
     gone = grant(7, 7.0, 8.0, "w1", state="lost", end=10)
-    again = grant(7, 9.0, 13.0, again=True)
+    again = grant(7, 9.0, 13.0, reassigned=True)
     made = splits(seen(at(20, *usual, gone, again)))
     assert re.search(r'<i class="lost"[^>]* title="splits 7 to 9 of list_files\(9\): lost after 1.0 s"', made)
     assert re.search(r'<i class="done straggles again"[^>]*much longer than others, given again after a loss"', made)

@@ -75,8 +75,8 @@ def test_a_trainer_that_does_not_read_has_neither_wait_nor_demand() -> None:
 
 
 def test_drift_is_how_fast_a_trainer_falls_behind() -> None:
-    before = snapshot(1, jobs=(job(trainers=(trainer(places=(place(lag=5),)),)),))
-    after = snapshot(2, jobs=(job(trainers=(trainer(places=(place(lag=12), place("w1", lag=3))),)),))
+    before = snapshot(1, jobs=(job(trainers=(trainer(cursors=(place(lag=5),)),)),))
+    after = snapshot(2, jobs=(job(trainers=(trainer(cursors=(place(lag=12), place("w1", lag=3))),)),))
     assert rates(before, after).job("train").trainers["a"].drift == {"t-w0": 7.0}
 
 

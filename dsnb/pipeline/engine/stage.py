@@ -344,7 +344,7 @@ class Stage:
         return self._own_ns
 
     def _split_wait_ns(self) -> int:
-        positions = getattr(self, "_positions", None)
+        positions = getattr(self, "_splits", None)
         return self._previous_split_wait_ns + (positions.wait_ns if positions is not None else 0)
 
     def report(self, depth: int) -> StageReport:

@@ -119,7 +119,7 @@ def test_errors_stand_in_their_places(wants: tuple[int, ...]) -> None:
         Dataset.from_generator(yields),
         Dataset.from_generator(lambda: [1, "a", 3], element_spec=None).map(lambda x: x + 1),
     ):
-        assert plain(run(dataset, wants, prompt=True)) == plain(run(dataset, wants))
+        assert plain(run(dataset, wants, low_latency=True)) == plain(run(dataset, wants))
 
 
 def test_all_calls_of_a_stage_are_made_on_one_thread(prompt: Callable[[Dataset], Stage]) -> None:

@@ -37,7 +37,7 @@ def test_each_place_is_as_likely_for_each_element() -> None:
     places = [[0] * 4 for _ in range(4)]
     ds = Dataset.range(4).shuffle(4, seed=1)
     for number in range(2000):
-        for place, element in enumerate(run(ds, passes=(number,))):
+        for place, element in enumerate(run(ds, iteration_path=(number,))):
             places[element][place] += 1
     # 500 expected each; 100 is over five standard deviations.
     assert all(abs(count - 500) < 100 for row in places for count in row)

@@ -256,7 +256,7 @@ def test_a_reader_that_listens_itself_learns_that_its_worker_is_gone() -> None:
         there.service.stop()
         wait_for(lambda: reader.look() or reader.errors, what="the end to be heard")
         assert isinstance(reader.errors[0], UnavailableError)
-        assert not reader.ears
+        assert not reader.poller
         assert np.array_equal(element, data(1))
         reader.close()
     del element
