@@ -22,6 +22,7 @@ STEPS: dict[str, Sequence[str]] = {
     "format": [PYTHON, "-m", "ruff", "format", "--check"],
     "mypy": [PYTHON, "-m", "mypy"],
     "floors": [str(Path(PYTHON).with_name("lint-imports")), "--no-cache", "--no-logo"],
+    "names": [PYTHON, "tools/check_names.py"],
     "protos": [PYTHON, "tools/check_protos.py"],
     "house": [PYTHON, "-m", "pytest", "-q", "tests/test_exports.py", "tests/test_house.py"],
 }

@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 
 # Regular endings, each with what takes its place to give the word that a dictionary has.
-ENDINGS = (
-    ("", ""), ("s", ""), ("es", ""), ("ies", "y"), ("ed", ""), ("ed", "e"), ("d", ""), ("ied", "y"), ("ing", ""), ("ing", "e"),
-    ("er", ""), ("er", "e"), ("est", ""), ("est", "e"),
-)  # fmt: skip
+ENDINGS = {
+    "": ("",), "s": ("",), "es": ("",), "ies": ("y",), "d": ("",), "ed": ("", "e"), "ied": ("y",), "ing": ("", "e"),
+    "er": ("", "e"), "est": ("", "e"),
+}  # fmt: skip
 DOUBLED = re.compile(r"(\w)\1(ed|ing|er|est)$")
 
 
@@ -45,7 +45,12 @@ def words_of(name: str) -> list[str]:
 
 def is_known(word: str, dictionary: set[str]) -> bool:
     """Whether the dictionary has a word, or what it is a regular form of."""
-    stems = {word[: len(word) - len(end)] + instead for end, instead in ENDINGS if word.endswith(end)}
+    stems = {
+        word[: len(word) - len(end)] + instead
+        for end, replacements in ENDINGS.items()
+        if word.endswith(end)
+        for instead in replacements
+    }
     stems.add(DOUBLED.sub(r"\1", word))
     return len(word) == 1 or not stems.isdisjoint(dictionary)
 
@@ -81,7 +86,9 @@ def main() -> int:
             if word in banned:
                 problems.append(f"{where}: {name}: `{word}` is banned by docs/glossary.md")
             elif not is_known(word, dictionary):
-                problems.append(f"{where}: {name}: `{word}` is no English word; is it a technical word of docs/glossary.md?")
+                problems.append(
+                    f"{where}: {name}: `{word}` is no English word; is it a technical word of docs/glossary.md?"
+                )
     print("\n".join(problems))
     return len(problems)
 

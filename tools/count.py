@@ -138,7 +138,7 @@ def _methods_of_bases(root: Path) -> dict[str, set[str]]:
         before = sum(map(len, own.values()))
         for name, parents in bases.items():
             for parent in parents:
-                own[name] |= own[parent] if parent in own else set()
+                own[name] |= own.get(parent, set())
         if sum(map(len, own.values())) == before:
             break
     return own

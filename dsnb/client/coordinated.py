@@ -33,7 +33,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.pipeline.engine.bookmarks import no_position_error
+from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire.channel import open_channel
 from dsnb.wire.codec import decode

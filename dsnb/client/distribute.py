@@ -25,7 +25,7 @@ from dsnb.elements.compression import NONE
 from dsnb.elements.spec import compatible, spec_from_json, spec_rule, spec_to_json
 from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.exactness import inexact_reason
+from dsnb.pipeline.determinism import inexact_reason
 from dsnb.pipeline.graph import describe, serialise
 from dsnb.pipeline.modes import ShardingSupport, check_mode, require_endless
 from dsnb.pipeline.operation import Operation

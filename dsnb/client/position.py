@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from dsnb.client.options import ReadOptions
 from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
-from dsnb.pipeline.engine.bookmarks import no_position_error
+from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition
 

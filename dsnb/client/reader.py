@@ -19,12 +19,12 @@ from dsnb.client.ack_thread import ACK_INTERVAL_S, ack_thread
 from dsnb.client.consumption import ConsumptionTracker
 from dsnb.client.inbox import TaskRead
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
+from dsnb.client.ordered_inboxes import inbox_for
 from dsnb.client.position import PositionTracker, StartPosition, options_for_resuming
 from dsnb.client.service_stage import JobReader
 from dsnb.client.session import ClientControlStream, JobClock, join, open_control_stream
 from dsnb.client.stopwatch import Stopwatch
 from dsnb.client.tasks import TaskTable
-from dsnb.client.turns import inbox_for
 from dsnb.errors import (
     CancelledError,
     DsnbError,
@@ -32,7 +32,7 @@ from dsnb.errors import (
     UnavailableError,
     mark_out_of_band,
 )
-from dsnb.pipeline.engine.bookmarks import no_position_error
+from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run
 from dsnb.wire import discovery
 from dsnb.wire.channel import ChannelCache, open_channel

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dispatcher import admin, invariants, jobs, membership, reassignment, registering, rounds, splits
+from dsnb.dispatcher import admin, invariants, jobs, membership, reassignment, registration, rounds, splits
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import ServiceBegun
@@ -62,12 +62,12 @@ def _begin(core: Context, event: e.DispatcherStarts) -> None:
 
 _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     e.DispatcherStarts: _begin,
-    e.RegisterDataset: registering.register,
+    e.RegisterDataset: registration.register,
     e.Join: jobs.join,
     e.TasksReadToEnd: jobs.confirm_end,
     e.HoldingsReported: reassignment.holdings_reported,
     e.ForgetJob: jobs.forget,
-    e.ForgetDataset: registering.forget,
+    e.ForgetDataset: registration.forget,
     e.PauseJob: admin.pause,
     e.ResumeJob: admin.resume,
     e.CancelJob: admin.cancel,

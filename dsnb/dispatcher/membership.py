@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsnb.dispatcher import cached_iterations, datasets, jobs, reassignment, shards, slots, splits
+from dsnb.dispatcher import cached_iterations, datasets, jobs, reassignment, shards, splits, static_index
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
@@ -67,13 +67,13 @@ def assign_static_indices(core: Context) -> None:
     entries, workers = core.config.worker_addresses or (), core.state.workers.values()
     taken: dict[int, str] = {}
     for worker in workers:
-        if 0 <= worker.static_index < len(entries) and slots.matches_entry(
+        if 0 <= worker.static_index < len(entries) and static_index.matches_entry(
             entries[worker.static_index], worker.address
         ):
             taken[worker.static_index] = worker.address
     for worker in [worker for worker in workers if entries and taken.get(worker.static_index) != worker.address]:
         try:
-            index = slots.static_index(entries, worker.address, taken)
+            index = static_index.static_index(entries, worker.address, taken)
         except FailedPreconditionError:
             index = -1
         else:
@@ -218,7 +218,7 @@ def _find_static_index(core: Context, address: str) -> int:
     """A worker's index in `worker_addresses`; -1 without such a list."""
     entries = core.config.worker_addresses
     taken = {worker.static_index: worker.address for worker in core.state.workers.values() if worker.static_index >= 0}
-    return slots.static_index(entries, address, taken) if entries else -1
+    return static_index.static_index(entries, address, taken) if entries else -1
 
 
 def _detach_old_process(core: Context, task: Task, before: Worker) -> None:

@@ -13,7 +13,7 @@ from itertools import cycle
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.runs import MAX_SPLIT_RANGES, SplitRanges
+from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES, SplitRanges
 from dsnb.dispatcher.state import ENDED, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition

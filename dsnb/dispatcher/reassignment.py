@@ -37,7 +37,7 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.cached_iterations import is_endless
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.runs import Unassignment, merge_positions
+from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.wire.messages import IndexRange, ReaderPosition, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges

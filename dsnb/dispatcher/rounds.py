@@ -41,7 +41,7 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher import jobs
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import ConsumerState, Context
-from dsnb.dispatcher.lineups import Rounds
+from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.state import Iteration, Job
 from dsnb.monitor.formatting import format_duration, plural
 from dsnb.wire.schedule import RoundSchedule, next_task_round, schedule_of, task_round_of

@@ -26,11 +26,11 @@ from dsnb.dispatcher.jobs import known_job
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.positions import entropy_of, start_position_of
 from dsnb.dispatcher.records import DatasetDropped, IterationArchived, JobCancelled, JobForgotten, Record, TaskLost
-from dsnb.dispatcher.runs import RecordedLoss as KnownLoss
+from dsnb.dispatcher.split_history import SplitHistory
+from dsnb.dispatcher.split_ranges import RecordedLoss as KnownLoss
 from dsnb.dispatcher.state import Iteration, Task
 from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
-from dsnb.dispatcher.timeline import SplitHistory
 from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
 from dsnb.monitor.snapshot import EventStatus, Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.runs import Provider
+from dsnb.dispatcher.split_ranges import Provider
 from dsnb.dispatcher.state import Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 

@@ -25,9 +25,9 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher.lineups import Rounds
 from dsnb.dispatcher.plain import to_json
-from dsnb.dispatcher.runs import Grant, Provider, RecordedLoss, SplitRanges, Unassignment, merge_positions
+from dsnb.dispatcher.round_state import Rounds
+from dsnb.dispatcher.split_ranges import Grant, Provider, RecordedLoss, SplitRanges, Unassignment, merge_positions
 from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges
 

@@ -12,7 +12,7 @@ from dsnb.errors import UnimplementedError
 if TYPE_CHECKING:
     from dsnb.cache.opened_files import OpenedFiles
     from dsnb.elements.allocation import Allocator
-    from dsnb.pipeline.engine.bookmarks import SourcePositions
+    from dsnb.pipeline.engine.source_positions import SourcePositions
     from dsnb.pipeline.engine.stage import Stage
     from dsnb.pipeline.position import IterationCounter
     from dsnb.pipeline.splits import SplitProvider

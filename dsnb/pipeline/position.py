@@ -20,10 +20,10 @@ from typing import Any, Final
 from dsnb.cache.opened_files import OpenedFiles, current_opened_files
 from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from dsnb.pipeline.engine.bookmarks import SourcePositions, keeps_error_positions, skip_consumed
+from dsnb.pipeline.determinism import difference, identity, refuse_inexact
 from dsnb.pipeline.engine.iterator import IteratorPosition
+from dsnb.pipeline.engine.source_positions import SourcePositions, keeps_error_positions, skip_consumed
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.pipeline.exactness import difference, identity, refuse_inexact
 from dsnb.pipeline.operation import BuildContext, Operation, walk
 from dsnb.pipeline.operations.with_options import build_pipeline, options_of
 

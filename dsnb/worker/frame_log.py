@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import Any, Protocol
 
 from dsnb.dataclass import dataclass
-from dsnb.worker.places import Span
+from dsnb.worker.cursors import Span
 
 
 class FrameStore(Protocol):

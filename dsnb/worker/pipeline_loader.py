@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dsnb.elements.allocation import Allocator
-from dsnb.pipeline.engine.bookmarks import skip_consumed
 from dsnb.pipeline.engine.resume_point import from_text
+from dsnb.pipeline.engine.source_positions import skip_consumed
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.graph import restore
 from dsnb.pipeline.operation import BuildContext, SplitFeed

@@ -26,8 +26,8 @@ from dsnb import errors
 from dsnb.errors import DeadlineExceededError, DsnbError, UnavailableError, UnimplementedError
 from dsnb.system_limits import limit_error
 from dsnb.worker.config import WorkerConfig
+from dsnb.worker.exit_reason import exit_reason, output_tail
 from dsnb.worker.host import memory_kills
-from dsnb.worker.obituary import exit_reason, output_tail
 
 _LINES = 200  # after a crash, faulthandler prints the stack of every thread
 _SHOWN = 20

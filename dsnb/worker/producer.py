@@ -27,8 +27,8 @@ from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError, InvalidArgumentError, is_out_of_band
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.worker.gathered import concat_runs, runs_for_local_readers
-from dsnb.worker.overdue import FlushTimer
+from dsnb.worker.flush_timer import FlushTimer
+from dsnb.worker.run_concat import concat_runs, runs_for_local_readers
 
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dsnb.pipeline.engine.resume_point import ResumePoint, needs_released_splits, to_text
 from dsnb.pipeline.engine.stage import Stage, repeated_seconds, reports
 from dsnb.wire.messages import FinishedSplits, IndexRange, ResumePosition, StageReport, TrainerReport
-from dsnb.worker.pace import RateMeter, seconds_until_eviction
+from dsnb.worker.rate_meter import RateMeter, seconds_until_eviction
 from dsnb.worker.round_log import RoundLog
 from dsnb.worker.shared_log import SharedLog
 

@@ -32,8 +32,8 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.schedule import consumer_name
-from dsnb.worker.ahead import ReadAhead
-from dsnb.worker.places import TakenSlice
+from dsnb.worker.cursors import TakenSlice
+from dsnb.worker.read_ahead import ReadAhead
 
 _MIN_ROUNDS_AHEAD = 2
 """How many rounds may be produced beyond the furthest consumer, whatever their size."""

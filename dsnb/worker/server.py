@@ -24,17 +24,17 @@ from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.protocol import OpenRequest, ReadHandle, Sink
-from dsnb.worker.budget import fair_share
 from dsnb.worker.config import WorkerConfig
-from dsnb.worker.doors import TransferServers
+from dsnb.worker.draining import stop_when_idle
+from dsnb.worker.fair_share import fair_share
+from dsnb.worker.frame_preparation import keeps_frames
 from dsnb.worker.host import LatencyProbe, rss_bytes
-from dsnb.worker.laying_out import keeps_frames
-from dsnb.worker.leaving import stop_when_idle
 from dsnb.worker.pipeline_loader import DefinitionCache, stage_builder
 from dsnb.worker.retry_policy import ATTEMPT_S, RetryPolicy
 from dsnb.worker.spill import Spill, SpillLimit
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
+from dsnb.worker.transfer_servers import TransferServers
 
 _JOIN_S = 2.0
 _REGISTER_S = 10.0

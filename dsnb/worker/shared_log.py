@@ -54,10 +54,10 @@ from dsnb.wire.messages import TrainerPosition
 from dsnb.wire.ranges import Ranges, split_ranges
 from dsnb.wire.transfer.protocol import FIRST_GRANT
 from dsnb.worker import invariants
-from dsnb.worker.ahead import ReadAhead
+from dsnb.worker.cursors import ReaderState, Span, TakenSlice, TrainerCursor
 from dsnb.worker.frame_log import FrameLog, FrameStore, LogEntry
-from dsnb.worker.gathering import StartBarrier
-from dsnb.worker.places import ReaderState, Span, TakenSlice, TrainerCursor
+from dsnb.worker.read_ahead import ReadAhead
+from dsnb.worker.start_barrier import StartBarrier
 
 _DEFAULT_POLICY = CachePolicy()
 _POLICY_UNTIL_ATTACHED = CachePolicy(on_lag="wait")

@@ -20,19 +20,19 @@ from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import ResumePosition, TaskOrder, TaskReport
 from dsnb.wire.transfer.protocol import FrameSlice, OpenRequest, Sink
 from dsnb.worker.arena import Arena
-from dsnb.worker.charging import encoded_bytes_callback
-from dsnb.worker.departed import ClosedReaderTotals
-from dsnb.worker.gathering import start_barrier_timeout
-from dsnb.worker.laying_out import allocate_in_one, keeps_frames, prepare_frames
-from dsnb.worker.pace import RateMeter
+from dsnb.worker.closed_readers import ClosedReaderTotals
+from dsnb.worker.encoded_bytes import encoded_bytes_callback
+from dsnb.worker.frame_preparation import allocate_in_one, keeps_frames, prepare_frames
 from dsnb.worker.pipeline_loader import seek_to_position
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, FrameLimits, Producer
+from dsnb.worker.rate_meter import RateMeter
 from dsnb.worker.reporting import ResumeReporter, stage_reports, trainer_reports, update_rates
 from dsnb.worker.round_log import RoundLog, end_of_data_error
 from dsnb.worker.sessions import ReaderSession
 from dsnb.worker.shared_log import SharedLog
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
+from dsnb.worker.start_barrier import start_barrier_timeout
 
 _UNBOUNDED_MS = 1 << 40
 """`repeated_ms` in the report of a task that no other worker can continue."""

@@ -51,7 +51,8 @@ def restart(server: RedisServer, told: str = "") -> Callable[[Going], None]:
 
 def strays(client: Any) -> list[str]:
     """Data on the server that stay and are in no record, or are in a record and will not stay."""
-    records = [decode_record(data) for log in client.scan_iter("dsnb:*:log") for name, data in client.hgetall(log).items()
+    logs = client.scan_iter("dsnb:*:log")
+    records = [decode_record(data) for log in logs for name, data in client.hgetall(log).items()
                if name != b"id"]  # fmt: skip
     named = {f"dsnb:data:{place.name}:0" for record in records if isinstance(record, Chunk) for place in record.frames}
     staying = {key.decode() for key in client.scan_iter("dsnb:data:*") if client.pttl(key) == -1}

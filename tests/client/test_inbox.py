@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from dsnb.client.inbox import INITIAL_MAX_BYTES, Inbox, TaskRead
-from dsnb.client.turns import RoundRobinInbox
+from dsnb.client.ordered_inboxes import RoundRobinInbox
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.errors import CancelledError, UnavailableError
 from dsnb.wire.messages import ClientUpdate, TaskInfo

@@ -9,8 +9,8 @@ import pytest
 
 from dsnb.client import position
 from dsnb.client.inbox import TaskRead
+from dsnb.client.ordered_inboxes import ReplayInbox
 from dsnb.client.position import History, decode_end, decode_position, encode_end, encode_position
-from dsnb.client.turns import ReplayInbox
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.wire.messages import IterationPosition, TaskInfo, TaskPosition

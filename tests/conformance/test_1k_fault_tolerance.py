@@ -23,7 +23,7 @@ import dsnb
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.records import WorkerJoined
-from dsnb.dispatcher.slots import static_index
+from dsnb.dispatcher.static_index import static_index
 from dsnb.errors import (
     DataLossError,
     DataLossWarning,

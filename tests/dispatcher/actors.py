@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher.runs import RecordedLoss
+from dsnb.dispatcher.split_ranges import RecordedLoss
 from dsnb.pipeline.engine.resume_point import ResumePoint, from_text, to_text
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import (

@@ -16,7 +16,7 @@ from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.positions import start_position_of
-from dsnb.dispatcher.runs import RecordedLoss
+from dsnb.dispatcher.split_ranges import RecordedLoss
 from dsnb.dispatcher.state import State, Task, replay
 from dsnb.errors import DsnbError
 from dsnb.wire.messages import TaskInfo, TrainerPosition

@@ -8,7 +8,7 @@ import pytest
 
 from dsnb.dispatcher import positions
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher.runs import MAX_SPLIT_RANGES, SplitRanges
+from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES, SplitRanges
 from dsnb.dispatcher.state import replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition

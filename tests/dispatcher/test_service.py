@@ -38,7 +38,8 @@ class Service:
         digest = self.desk.blobs.put_definition(b"a pipeline")
         register = e.RegisterDataset(
             dataset_id="", fingerprint="f", definition=digest, blobs=(), element_spec="", cardinality=-1,
-            compression="AUTO", pipeline="range(20)", providers=(("range(20)", 20),), unsplittable_reason="", inexact_reason=inexact,
+            compression="AUTO", pipeline="range(20)", providers=(("range(20)", 20),),
+            unsplittable_reason="", inexact_reason=inexact,
         )  # fmt: skip
         return str(self.desk.handle(register).dataset_id)
 

@@ -8,7 +8,7 @@ import pytest
 
 from dsnb.dispatcher.invariants import validate
 from dsnb.dispatcher.records import JobForgotten
-from dsnb.dispatcher.runs import Grant
+from dsnb.dispatcher.split_ranges import Grant
 from dsnb.dispatcher.state import State, replay
 from tests.dispatcher.simulation import Service
 

@@ -10,7 +10,7 @@ import pytest
 
 import dsnb
 from dsnb.dispatcher.membership import JOBS_KEPT
-from dsnb.dispatcher.timeline import MAX_ENDED_JOBS as TIMELINES_KEPT
+from dsnb.dispatcher.split_history import MAX_ENDED_JOBS as TIMELINES_KEPT
 from dsnb.errors import DsnbWarning
 from dsnb.monitor.snapshot import OlderJobs
 from tests.support.cluster import Cluster

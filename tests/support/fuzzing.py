@@ -170,7 +170,8 @@ _FUNCTIONS: list[Any] = [
 def _objects() -> list[Any]:
     return [
         None, [], (), {}, [1], [1, "a"], [[1], [1, 2]], {"a": 1}, {1: 2}, set(), {1, 2}, range(3), iter([1, 2]),
-        itertools.count(), _self_containing_list(), object(), Odd(), Ellipsis, NotImplemented, int, math, [None], [b"a", b"b"],
+        itertools.count(), _self_containing_list(), object(), Odd(), Ellipsis, NotImplemented, int, math, [None],
+        [b"a", b"b"],
         np.zeros((2, 3)), np.array([object()]), np.ma.array([1], mask=[True]), memoryview(b"x"), bytearray(b"x"),
         dsnb.TensorSpec(), (dsnb.TensorSpec((None,)), dsnb.TensorSpec()), dsnb.Options(), dsnb.CrossTrainerCache("t"),
         dsnb.DispatcherConfig(), dsnb.ShardingPolicy.OFF, dsnb.ShardingPolicy.DYNAMIC, dsnb.errors.DsnbError("x"),

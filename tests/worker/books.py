@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.transfer.protocol import FIRST_GRANT
-from dsnb.worker.places import TakenSlice
+from dsnb.worker.cursors import TakenSlice
 from dsnb.worker.shared_log import SharedLog
 
 

@@ -12,7 +12,7 @@ import pytest
 from dsnb.elements.frame import Frame
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.engine.in_place import InlineCalls, InlineResult
+from dsnb.pipeline.engine.inline_calls import InlineCalls, InlineResult
 from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, FrameLimits, Producer
 from tests.pipeline.driving import context, failing_at, plain
 from tests.support.waiting import wait_for

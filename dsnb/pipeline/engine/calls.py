@@ -14,11 +14,11 @@ from typing import Any
 
 from dsnb.elements.allocation import Allocator
 from dsnb.errors import UserCodeError
-from dsnb.pipeline.engine.beside import ThreadedCalls
 from dsnb.pipeline.engine.function_location import add_location_note
-from dsnb.pipeline.engine.in_place import InlineCalls
+from dsnb.pipeline.engine.inline_calls import InlineCalls
 from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.engine.threaded_calls import ThreadedCalls
 from dsnb.wire import forks
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import is_element_error
-from dsnb.pipeline.engine.bookmarks import no_position_error
 from dsnb.pipeline.engine.resume_point import ResumePoint
+from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameSpec
 from dsnb.pipeline.specs import map_cardinality

@@ -14,12 +14,12 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.spec import BYTES, STR, TensorSpec, leaf_spec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.beside import ThreadedCalls
 from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.function_location import function_name
-from dsnb.pipeline.engine.in_place import InlineCalls
+from dsnb.pipeline.engine.inline_calls import InlineCalls
 from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
 from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.threaded_calls import ThreadedCalls
 from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.splits import SourceStage, SplitProvider

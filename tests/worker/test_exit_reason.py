@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from dsnb.worker.obituary import exit_reason, output_tail
+from dsnb.worker.exit_reason import exit_reason, output_tail
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from dsnb.elements.fingerprint import fingerprint
-from dsnb.pipeline.engine.bookmarks import no_position_error
+from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.graph import inputs_first
 from dsnb.pipeline.operation import Operation, walk
 from dsnb.pipeline.operations.cache import Cache

@@ -15,7 +15,7 @@ from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import CancelledError
-from dsnb.pipeline.engine.beside import Extend
+from dsnb.pipeline.engine.threaded_calls import Extend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import pytest
 
 from dsnb.errors import CancelledError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.engine.in_place import InlineCalls
+from dsnb.pipeline.engine.inline_calls import InlineCalls
 from dsnb.pipeline.engine.stage import Run, Stage
 from tests.pipeline.driving import context, drain, failing_at, plain, run
 from tests.support.waiting import wait_for

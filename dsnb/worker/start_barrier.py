@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from dsnb.errors import DeadlineExceededError
-from dsnb.worker.places import TrainerCursor
+from dsnb.worker.cursors import TrainerCursor
 
 
 class StartBarrier:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dsnb.dispatcher.timeline import MAX_ENDED_JOBS, MAX_GRANTS_PER_JOB, SplitHistory
+from dsnb.dispatcher.split_history import MAX_ENDED_JOBS, MAX_GRANTS_PER_JOB, SplitHistory
 from dsnb.monitor.snapshot import GrantStatus
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import Service

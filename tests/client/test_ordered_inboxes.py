@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsnb.client.inbox import TaskRead
-from dsnb.client.turns import RoundRobinInbox
+from dsnb.client.ordered_inboxes import RoundRobinInbox
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.wire.messages import TaskInfo
 from dsnb.wire.transfer.protocol import FrameSlice
