@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from dsnb.dispatcher import cached_iterations, job_parameters, positions, reassignment, shards
@@ -160,29 +161,41 @@ def confirm_end(core: Context, event: e.TasksReadToEnd) -> bool:
     if iteration.finished:
         _mark_finished_for(core, client, event)
         return True
-    ended = {(task.task_id, task.incarnation): task.received for task in event.ended}
     left = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
     if not iteration.tasks:
         return False  # the workers left; workers that join later produce the rest
-    if any(
-        (task.task_id, task.incarnation) not in ended or task.unassignment is not None or task.splits_refused
-        for task in left
-    ):
+    if not _has_read(left, event) or not _can_end_for(core, client, iteration, left, event):
         return False
-    others = [other for other in iteration.clients if other != client.client_id]
-    if any(other in core.transient.disconnected_clients for other in others):
-        return False  # it may be dead, and then this client gets its elements
-    if (client.job, client.iteration) not in core.transient.iterations_without_departures:
-        unsure = [t for t in left if not _worker_confirms_end(core, t, client, ended[t.task_id, t.incarnation])]
-        core.instruct(*(e.RequestReport(worker=worker) for worker in {task.worker for task in unsure}))
-        if unsure:
-            return False
     _mark_finished_for(core, client, event)
-    if not others:
+    if iteration.clients == [client.client_id]:
         for task in left:
             core.record(r.TaskEnded(task_id=task.task_id))
         finish_if_tasks_ended(core, client.job, iteration)
     return True
+
+
+def _has_read(tasks: Iterable[Task], event: e.TasksReadToEnd) -> bool:
+    """Whether the client has read these tasks to their end, and they are at work where it read them."""
+    ended = {(task.task_id, task.incarnation) for task in event.ended}
+    return all(
+        (task.task_id, task.incarnation) in ended and task.unassignment is None and not task.splits_refused
+        for task in tasks
+    )
+
+
+def _can_end_for(
+    core: Context, client: Client, iteration: Iteration, tasks: Iterable[Task], event: e.TasksReadToEnd
+) -> bool:
+    """Whether nothing is left for the client of tasks that it has read; workers that cannot tell must report first."""
+    others = (other for other in iteration.clients if other != client.client_id)
+    if any(other in core.transient.disconnected_clients for other in others):
+        return False  # it may be dead, and then this client gets its elements
+    if (client.job, client.iteration) in core.transient.iterations_without_departures:
+        return True
+    received = {task.task_id: task.received for task in event.ended}
+    unsure = [task for task in tasks if not _worker_confirms_end(core, task, client, received[task.task_id])]
+    core.instruct(*(e.RequestReport(worker=worker) for worker in {task.worker for task in unsure}))
+    return not unsure
 
 
 def _mark_finished_for(core: Context, client: Client, event: e.TasksReadToEnd) -> None:

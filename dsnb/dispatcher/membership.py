@@ -6,7 +6,7 @@ from dsnb.dispatcher import cached_iterations, datasets, jobs, reassignment, sha
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.state import Job, Task, Worker
+from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
 
 JOBS_KEPT = 100
@@ -23,30 +23,9 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
     """
     known = core.state.workers.get(event.uid)
     if known is None:
-        before = next((w for w in core.state.workers.values() if w.address == event.address), None)
-        served = _fully_read_iterations(core, before)  # before `_add_worker` drops the old process's ended tasks
-        known = _add_worker(core, event, before)
-        for job, iteration in list(core.state.unfinished_iterations()):
-            if iteration.shards:
-                jobs.fill_shards(core, job.name, iteration)
-            elif (job.name, iteration.number) in served or reassignment.waits_for_worker(core, job, iteration, known):
-                continue
-            elif not shards.has_task(core, iteration, known):
-                jobs.add_task(core, job.name, iteration.number, event.uid)
-                core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
+        known = _join(core, event)
     else:
-        _update_static_index(core, known)
-        # Releases that were in transfer may be lost: forget their numbers. `worker_reported` sends them again.
-        core.transient.sent_releases.pop(event.uid, None)
-        core.transient.confirmed_releases.pop(event.uid, None)
-        for task in core.state.tasks_of(event.uid):
-            if task.task_id not in event.tasks:
-                core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
-            else:  # the job may have been paused or resumed while the worker was disconnected
-                core.instruct(e.UpdateTask(worker=event.uid, task_id=task.task_id))
-        for grant in event.grants:
-            if (mine := core.state.tasks.get(grant.task_id)) is not None and mine.worker == event.uid:
-                splits.restore_grant(core, mine, grant)
+        _reconnect(core, known, event)
     if known.draining:
         core.instruct(e.SendDrainOrder(worker=event.uid))
     _set_worker_deadline(core, event.uid, core.config.worker_timeout_ms)
@@ -56,6 +35,38 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
     for _, iteration in list(core.state.unfinished_iterations()):
         reassignment.retry_unassigned(core, iteration)
     return known.name
+
+
+def _join(core: Context, event: e.WorkerArrives) -> Worker:
+    """Add a worker, and give it a task of each iteration that it can help with."""
+    before = next((w for w in core.state.workers.values() if w.address == event.address), None)
+    served = _fully_read_iterations(core, before)  # before `_add_worker` drops the old process's ended tasks
+    added = _add_worker(core, event, before)
+    for job, iteration in list(core.state.unfinished_iterations()):
+        if iteration.shards:
+            jobs.fill_shards(core, job.name, iteration)
+        elif (job.name, iteration.number) in served or reassignment.waits_for_worker(core, job, iteration, added):
+            continue
+        elif not shards.has_task(core, iteration, added):
+            jobs.add_task(core, job.name, iteration.number, event.uid)
+            core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
+    return added
+
+
+def _reconnect(core: Context, worker: Worker, event: e.WorkerArrives) -> None:
+    """Bring a worker up to date that kept its state while it was disconnected."""
+    _update_static_index(core, worker)
+    # Releases that were in transfer may be lost: forget their numbers. `worker_reported` sends them again.
+    core.transient.sent_releases.pop(event.uid, None)
+    core.transient.confirmed_releases.pop(event.uid, None)
+    for task in core.state.tasks_of(event.uid):
+        if task.task_id not in event.tasks:
+            core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
+        else:  # the job may have been paused or resumed while the worker was disconnected
+            core.instruct(e.UpdateTask(worker=event.uid, task_id=task.task_id))
+    for grant in event.grants:
+        if (mine := core.state.tasks.get(grant.task_id)) is not None and mine.worker == event.uid:
+            splits.restore_grant(core, mine, grant)
 
 
 def assign_static_indices(core: Context) -> None:
@@ -353,20 +364,10 @@ def _collect_garbage(core: Context) -> None:
         iteration = job.iterations.get(number) if job else None
         if job is None or iteration is None:
             core.transient.iterations_unread_since.pop((name, number), None)
-            continue
-        age_ms = 1000 * (core.now - since)
-        if iteration.finished:
+        elif iteration.finished:
             jobs.drop_iteration(core, job, iteration)
-        elif age_ms >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job):
-            if iteration.orphaned and age_ms < 1000 * _job_gc_timeout_s(core):
-                if reassignment.suspend(core, iteration):
-                    del core.transient.iterations_unread_since[name, number]
-                else:  # the tasks cannot be suspended: the workers keep the elements that were not consumed
-                    reassignment.hand_over_from_draining(core, iteration)
-            elif job.anonymous and not job.clients:  # no other client can join an anonymous job
-                jobs.drop_job(core, job)
-            else:
-                jobs.drop_iteration(core, job, iteration)
+        elif 1000 * (core.now - since) >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job):
+            _free_unread(core, job, iteration, core.now - since)
     for name, since in list(core.transient.jobs_unused_since.items()):
         job = core.state.jobs.get(name)
         if job is None:
@@ -375,6 +376,19 @@ def _collect_garbage(core: Context) -> None:
             jobs.drop_job(core, job)
     _archive(core)
     datasets.drop_unused(core)
+
+
+def _free_unread(core: Context, job: Job, iteration: Iteration, age_s: float) -> None:
+    """Free the tasks of an unfinished iteration that has had no client for `age_s` seconds, or all of it."""
+    if iteration.orphaned and age_s < _job_gc_timeout_s(core):
+        if reassignment.suspend(core, iteration):
+            del core.transient.iterations_unread_since[job.name, iteration.number]
+        else:  # the tasks cannot be suspended: the workers keep the elements that were not consumed
+            reassignment.hand_over_from_draining(core, iteration)
+    elif job.anonymous and not job.clients:  # no other client can join an anonymous job
+        jobs.drop_job(core, job)
+    else:
+        jobs.drop_iteration(core, job, iteration)
 
 
 def _archive(core: Context) -> None:

@@ -182,14 +182,7 @@ class Producer(threading.Thread):
             except Exception as error:  # noqa: BLE001 - user code; the error takes its element's place
                 if is_out_of_band(error) and isinstance(error, CancelledError):
                     return  # the task was stopped, or belongs to another worker now
-                with self._frame_lock:
-                    self._pulling_since = None
-                    self._flush()
-                    if not is_out_of_band(error):
-                        self._add_failure(error)
-                        self._receiver.on_pulled(0)
-                if is_out_of_band(error):
-                    self._receiver.fail_readers(error)
+                self._handle_pull_error(error)
                 continue
             took = time.monotonic() - began
             if not len(run):
@@ -216,6 +209,17 @@ class Producer(threading.Thread):
                     self._flush()
                 else:
                     self._flush_timer.arm()
+
+    def _handle_pull_error(self, error: Exception) -> None:
+        """Add an error of user code in its element's place; send any other to the readers at once."""
+        with self._frame_lock:
+            self._pulling_since = None
+            self._flush()
+            if not is_out_of_band(error):
+                self._add_failure(error)
+                self._receiver.on_pulled(0)
+        if is_out_of_band(error):
+            self._receiver.fail_readers(error)
 
     def _wait_for_room(self) -> bool:
         """Wait until another frame is wanted; False if production must stop. Asks only if frames were added since."""

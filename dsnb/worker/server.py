@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from types import TracebackType
 
 from dsnb.arguments import checked, instance, number
@@ -18,7 +19,7 @@ from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control_stream import ControlStream
 from dsnb.wire.lifecycle import StopOnce
-from dsnb.wire.messages import TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
+from dsnb.wire.messages import ClientRelease, TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, SESSION
 from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
@@ -336,22 +337,27 @@ class WorkerServer:
             self._start_task(start).pause(paused=start.paused)
         for task_id in order.drop:
             self._drop(task_id)
-        with self._lock:
-            tasks = list(self._tasks.values())
-        for release in order.releases:
-            for task in tasks:
-                task.leave(release.client_id, died=release.died)
-            self._released = max(self._released, release.number)
-        if order.releases and self._control_stream is not None:
-            self._control_stream.report_now()  # an iteration may be complete once the dispatcher knows of the release
-        for dismissal in order.evict_trainers:
-            for task in tasks:
-                if task.order.task_id == dismissal.task_id:
-                    task.remove_trainer(dismissal.trainer_id)
+        self._release_clients(order.releases)
+        for eviction in order.evict_trainers:
+            with self._lock:
+                task = self._tasks.get(eviction.task_id)
+            if task is not None:
+                task.remove_trainer(eviction.trainer_id)
         if order.drain:
             stop_when_idle(self)
         if order.report_seq and self._control_stream is not None:
             self._control_stream.report_now(order.report_seq)
+
+    def _release_clients(self, releases: Sequence[ClientRelease]) -> None:
+        """Give what these clients did not consume to the other clients of their tasks, and report that."""
+        with self._lock:
+            tasks = list(self._tasks.values())
+        for release in releases:
+            for task in tasks:
+                task.leave(release.client_id, died=release.died)
+            self._released = max(self._released, release.number)
+        if releases and self._control_stream is not None:
+            self._control_stream.report_now()  # an iteration may be complete once the dispatcher knows of the release
 
     def _on_welcome(self, order: WorkerOrder) -> None:
         """Adopt the name and service instance that the dispatcher assigned."""
