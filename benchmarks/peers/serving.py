@@ -131,6 +131,17 @@ def processor_seconds(pids: Iterable[int]) -> float:
     return sum(map(_ticks, pids)) / os.sysconf("SC_CLK_TCK")
 
 
+def wanted_seconds(pids: Iterable[int]) -> float:
+    """Seconds in which the threads of these processes ran or waited for a processor, since they began."""
+    nanoseconds = 0
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                ran, waited, _slices = path.read_text().split()
+                nanoseconds += int(ran) + int(waited)
+    return nanoseconds / 1e9
+
+
 def process_tree(pid: int) -> list[int]:
     """A process and all below it."""
     below: dict[int, list[int]] = {}

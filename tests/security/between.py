@@ -84,18 +84,21 @@ class Impostor(Place):
         super().__init__(port)
 
     def answer(self, path: str, shown: Shown, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        came = threading.Event()
+        threading.Thread(target=self._listen, args=(requests, came), daemon=True).start()
+        came.wait(5.0)  # it is patient, and takes what a caller sends before it has seen a proof
         context.send_initial_metadata(self._metadata(shown))
-        threading.Thread(target=self._listen, args=(requests,), daemon=True).start()
         yield from self._replies(path)
         if path.endswith(("Session", "Follow", "Read", "Watch")):
             over = threading.Event()
             context.add_callback(over.set)
             over.wait(60)
 
-    def _listen(self, requests: Iterator[bytes]) -> None:
+    def _listen(self, requests: Iterator[bytes], came: threading.Event) -> None:
         with suppress(Exception):
             for request in requests:
                 self.shown += request
+                came.set()
 
 
 class Relay(Place):

@@ -155,6 +155,12 @@ def test_a_pool_works_beside_a_service(tmp_path: Path) -> None:
     assert run(POOL, tmp_path) == "DONE\n"
 
 
+def refused(host: str, port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) != 0
+
+
 def test_a_child_that_lives_on_keeps_no_port_of_a_killed_parent(tmp_path: Path) -> None:
     with python_process(SETUP + WITH_A_CHILD, env={"WORK_DIR": str(tmp_path)}) as parent:
         target, child = parent.wait_for_line("READY").split()[1:]
@@ -162,8 +168,7 @@ def test_a_child_that_lives_on_keeps_no_port_of_a_killed_parent(tmp_path: Path) 
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             os.kill(parent.pid, 9)
             wait_for(lambda: broken(connection), what="the connection to break")
-        with socket.socket() as probe:
-            assert probe.connect_ex((host, int(port))) != 0
+        wait_for(lambda: refused(host, int(port)), what="the port to be free")  # the end closes one after the other
         assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
