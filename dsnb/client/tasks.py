@@ -383,7 +383,7 @@ class TaskTable:
             cell[0] = hold.account.consumed
 
     def taken(self, hold: Hold, count: int, nbytes: int) -> None:
-        """Count elements as taken out of the buffer; the worker is told once they are worth a message."""
+        """Count elements that left the buffer, and tell the worker once they add up to enough bytes."""
         hold.account.taken += count
         hold.untold_bytes += nbytes
         if hold.untold_bytes >= self._bearable(hold):

@@ -332,7 +332,7 @@ class SplitsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLost:
-    """Elements of a task will not arrive. Every reader of the pass hears of these records once, in order.
+    """Elements of a task will not arrive. Each reader of the pass receives these records once, in order.
 
     Attributes:
         worker: The name of the worker that had it.
