@@ -345,7 +345,7 @@ class SplitsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLost:
-    """Elements of a task will not arrive. Every client of the iteration is notified of each such record once, in order.
+    """Elements of a task will not arrive. Each client of the iteration receives these records once, in order.
 
     Attributes:
         task_id: The task.
