@@ -303,7 +303,7 @@ class TaskTable:
         if checked and link.transfer == "local":
             link.reason += "; checksum=True has nothing to check: references are passed"
         task_read.transfer = link.transfer
-        before = self._previous_holdings.pop(task_read.info.task_id, TaskHolding())
+        before = self._consumed_earlier(task_read)
         opening = OpenRequest(
             task_id=task_read.info.task_id,
             client_id=self._client_id,
@@ -328,6 +328,16 @@ class TaskTable:
         if task_read.consumed_cell is not None:
             task_read.consumed_cell[0] = account.consumed
         return reading
+
+    def _consumed_earlier(self, task_read: TaskRead) -> TaskHolding:
+        """What this reader consumed of the task's sequence before it rejoined.
+
+        Sent with each request until an element has come, for a request that failed may not have reached the worker.
+        """
+        before = self._previous_holdings.get(task_read.info.task_id)
+        if before is None or task_read.account.received or before.incarnation < task_read.info.sequence_incarnation:
+            return TaskHolding()
+        return before
 
     def handle_broken(self, sink: TaskSink, error: Exception) -> Exception | None:
         """Handle a broken connection: schedule a retry, or return the error to raise in the user's thread."""

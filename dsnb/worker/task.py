@@ -97,6 +97,8 @@ class Task:
         self._sessions: dict[str, ReaderSession] = {}
         self._lost_clients: dict[str, int] = {}
         """For each client that the dispatcher declared dead: how many elements it is known to have consumed."""
+        self._rejoined: set[str] = set()
+        """The clients whose consumption under an earlier id was taken into account."""
         self._packed = packed and not order.num_consumers
         self._packs_kept_frames = keeps_frames(order) and not packed
         self._arena = Arena(2 * capacity) if self._packs_kept_frames else None
@@ -144,8 +146,10 @@ class Task:
                 old.sink.fail(CancelledError("the same client opened this task again"))
             manner = opening.cache_policy or CachePolicy()
             self._log.attach(client, trainer, opening.received, opening.consumed, manner)
-            if opening.consumed_before and isinstance(self._log, SharedLog):
-                # The client was declared dead and returned with a new id: do not send again what it consumed.
+            if opening.consumed_before and client not in self._rejoined and isinstance(self._log, SharedLog):
+                # The client was declared dead and returned with a new id: do not send again what it consumed. It says
+                # so until an element has reached it, which must not count as repeated what this task took out before.
+                self._rejoined.add(client)
                 pairs = list(zip(opening.consumed_before[::2], opening.consumed_before[1::2], strict=False))
                 known = self._lost_clients.get(opening.previous_client_id)
                 unacked = opening.consumed_before_count - known if known is not None else None

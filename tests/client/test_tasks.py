@@ -22,7 +22,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.pipeline.dataset import Dataset
-from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, TaskInfo, TaskOrder
+from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, TaskHolding, TaskInfo, TaskOrder
 from dsnb.wire.transfer import local
 from dsnb.wire.transfer.protocol import OpenRequest, ReadHandle, Sink
 from dsnb.worker.task import Task
@@ -87,10 +87,12 @@ class HangingReading:
 class Client:
     """A reader's table of tasks, with what its stage does around it."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, previous_holdings: tuple[TaskHolding, ...] = (), **options: Any) -> None:
         fields = {"mode": ShardingPolicy.OFF, **options}
         self.inbox = Inbox()
-        self.tasks = TaskTable(self.inbox, "client", ReadOptions(**fields), "token")
+        self.tasks = TaskTable(
+            self.inbox, "client", ReadOptions(**fields), "token", previous_holdings=previous_holdings
+        )
         self.got: list[int] = []
 
     def turn(self) -> None:
@@ -225,6 +227,33 @@ def test_a_worker_that_cannot_be_reached_is_tried_again_with_growing_pauses(
     workers[0].refuses = None
     hold.retry_at = 0.0
     assert client.read(50) == list(range(50))
+
+
+def test_a_rejoined_reader_tells_what_it_consumed_until_an_element_has_come(workers: list[Worker]) -> None:
+    consumed = (IndexRange(first=0, end=10),)
+    before = TaskHolding(task_id="of w0", incarnation=1, received=10, consumed=consumed)
+    client = Client(previous_holdings=(before,))
+    workers[0].refuses = UnavailableError("the connection broke before the worker answered")
+    client.tasks.set_tasks((workers[0].info(),))
+    client.turn()
+    workers[0].refuses = None
+    client.read(40)
+    for hold in client.tasks._task_reads.values():
+        hold.account.ended = False
+        client.tasks._sinks[hold.info.task_id].fail(UnavailableError("the connection broke"))
+    wait_for(lambda: client.turn() or len(workers[0].openings) == 3, what="a third request")
+    client.tasks.close()
+    assert [opening.consumed_before for opening in workers[0].openings] == [(0, 10), (0, 10), ()]
+    assert [opening.consumed_before_count for opening in workers[0].openings] == [10, 10, 0]
+
+
+def test_what_a_rejoined_reader_consumed_of_a_sequence_that_began_again_is_not_told(workers: list[Worker]) -> None:
+    before = TaskHolding(task_id="of w0", incarnation=1, received=10, consumed=(IndexRange(first=0, end=10),))
+    client = Client(previous_holdings=(before,))
+    client.tasks.set_tasks((replace(workers[0].info(incarnation=2), sequence_incarnation=2),))
+    assert client.read(50) == list(range(50))
+    client.tasks.close()
+    assert [opening.consumed_before for opening in workers[0].openings] == [()]
 
 
 def test_an_error_that_lasts_is_raised_and_the_task_given_up(workers: list[Worker], client: Client) -> None:

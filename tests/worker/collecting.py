@@ -66,7 +66,7 @@ class Collector(Sink):
         return self.errors[0]
 
 
-def opening(client: str = "c", trainer: str = "", granted: int = UNLIMITED, **counters: int) -> OpenRequest:
+def opening(client: str = "c", trainer: str = "", granted: int = UNLIMITED, **fields: Any) -> OpenRequest:
     """What a reader says that wants so many elements."""
-    fields = {"max_bytes": UNLIMITED, **counters}
+    fields = {"max_bytes": UNLIMITED, **fields}
     return OpenRequest(task_id="t", client_id=client, trainer_id=trainer, granted=granted, **fields)

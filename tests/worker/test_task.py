@@ -252,6 +252,18 @@ def test_the_dispatcher_can_take_a_client_off_that_it_lost(make: Make) -> None:
     assert plain(other.wait_for_end()) == list(range(50))
 
 
+def test_what_a_rejoined_client_consumed_is_neither_sent_nor_counted_again_however_often_it_says_so(make: Make) -> None:
+    task, first, broken, second = make(numbers(50)), Collector(), Collector(), Collector()
+    task.open(opening("lost", granted=20), first)
+    first.wait_for(20)
+    task.leave("lost", 0, died=True)
+    again = {"consumed_before": (0, 20), "consumed_before_count": 20, "previous_client_id": "lost"}
+    task.open(opening("rejoined", granted=0, **again), broken)
+    task.open(opening("rejoined", **again), second)
+    assert plain(second.wait_for_end()) == list(range(20, 50))
+    assert task.report().repeated == 0
+
+
 def test_a_stopped_task_tells_its_readers_why_and_takes_no_new_ones(make: Make) -> None:
     task, sink = make(numbers(10).repeat()), Collector()
     task.open(opening(granted=5), sink)
