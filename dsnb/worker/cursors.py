@@ -85,6 +85,11 @@ class TrainerCursor:
         self.misses += part.count - hits
 
     @property
+    def needed_from(self) -> int:
+        """The index of the first element that it is still to be sent."""
+        return min(self.next, self.requeued[0].first) if self.requeued and not self.removed else self.next
+
+    @property
     def needs_retention(self) -> bool:
         """Whether elements that it has not consumed must be kept somewhere."""
         return self.lossless and not self.exempt and not self.removed

@@ -23,8 +23,8 @@ A trainer that blocks others must make progress: when it has consumed nothing fo
 it (if it has no reader) or treats it like a trainer that skips (until it consumes again).
 
 `frontier` is the largest `next` of all trainers. An element below the frontier is a hit for each trainer that reads it
-later; an element at or beyond the frontier is a miss for the first trainer that reads it. Elements beyond the frontier
-are never evicted.
+later; an element at or beyond the frontier is a miss for the first trainer that reads it. Elements that the furthest
+trainer is still to be sent are never evicted: those beyond the frontier, and those that its readers returned.
 
 The producer keeps a bounded number of bytes ready beyond the frontier, then stops. The bound starts low and doubles,
 up to `read_ahead_bytes`, each time a reader finds no element although the producer had stopped at the bound. If reader
@@ -169,7 +169,7 @@ class SharedLog:
         return self.keep and bool(self.trainers) and all(trainer.removed for trainer in self.trainers.values())
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
-        """Add a frame at the head. Evicts frames from the tail to stay within the capacity, up to the frontier."""
+        """Add a frame at the head. Evicts frames from the tail to stay within the capacity, as far as it may."""
         charge = max(nbytes, count)  # empty elements still use memory: at least one byte each
         self.make_room(charge)
         self.frames.add(frame, count, charge, failed)
@@ -197,9 +197,16 @@ class SharedLog:
     def _can_evict_or_spill_first(self) -> bool:
         """Whether the first frame in memory may be evicted or spilled."""
         entry = self.frames.first_in_memory
-        if not self.keep or entry is None or entry.end > self.frontier or self._is_needed_by(entry, "wait"):
+        if not self.keep or entry is None or entry.end > self._evictable_end or self._is_needed_by(entry, "wait"):
             return False
         return not self._is_needed_by(entry, "spill") or self.frames.can_spill()
+
+    @property
+    def _evictable_end(self) -> int:
+        """The end of what the furthest trainer has been sent and has not returned."""
+        if not any(trainer.requeued for trainer in self.trainers.values()):
+            return self.frontier
+        return min(self.frontier, max(trainer.needed_from for trainer in self.trainers.values()))
 
     @property
     def _next_frame_bytes(self) -> int:
@@ -425,7 +432,7 @@ class SharedLog:
     def _blocked(self) -> bool:
         """Whether a trainer leaves no room for the next frame: the first must stay, or its bytes do not suffice."""
         over = self.nbytes + self._next_frame_bytes - self.capacity if self.keep else 0
-        if over <= 0 or not any(trainer.needs_retention for trainer in self.trainers.values()):
+        if over <= 0 or not any(trainer.needs_retention or trainer.requeued for trainer in self.trainers.values()):
             return False
         first = self.frames.first_in_memory
         return first is not None and (first.nbytes + first.encoded_bytes < over or not self._can_evict_or_spill_first())

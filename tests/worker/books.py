@@ -115,7 +115,8 @@ class Books:
 
     def append(self, count: int, nbytes: int, *, failed: bool = False) -> None:
         frame = BookedFrame(len(self.frame_at), count, max(nbytes, count), failed)
-        beyond = takewhile(lambda f: f.first + f.count > self.window.frontier, reversed(self.frames))
+        needed_from, tail = self._needed_from(), self.window.tail
+        beyond = takewhile(lambda f: f.first + f.count > needed_from, reversed(self.frames))
         unsent = sum(frame.charge for frame in beyond)
         self.window.append(frame, count, nbytes, failed)
         self.frames.append(frame)
@@ -132,6 +133,7 @@ class Books:
                 most += max(0, frame.charge - min(self.largest, self.window.capacity // 8))
             self.largest = max(self.largest, frame.charge)
             assert self.window.nbytes <= most, "more is in memory than the capacity and what nobody was sent"
+            assert self.window.tail <= max(tail, needed_from), "what the furthest trainer gave back was evicted"
         self._called()
 
     def finish(self) -> None:
@@ -240,6 +242,14 @@ class Books:
         self.window.remove_trainer(trainer)
         self.moved_on.add(trainer)
         self._called()
+
+    def _needed_from(self) -> int:
+        """The first element that the furthest trainer is still to be sent: what its readers gave back comes first."""
+        positions = [
+            trainer.next if self.window.trainers[name].removed else min({trainer.next, *trainer.returned})
+            for name, trainer in self.trainers.items()
+        ]
+        return min(self.window.frontier, max(positions, default=self.window.frontier))
 
     def _floor(self, name: str) -> int:
         """The first element that there is for a trainer."""

@@ -358,6 +358,21 @@ def test_what_nobody_was_sent_is_never_evicted() -> None:
     assert read(books, "first") == list(range(30))
 
 
+def test_what_the_furthest_trainer_gave_back_is_not_evicted() -> None:
+    books = filled(10, 10, 10)
+    reader = books.readers["first"]
+    books.credit(reader, 30, 0)
+    while books.take(reader) is not None:
+        pass
+    books.leave(reader, 5)
+    books.window.capacity = books.window.nbytes  # as a worker does for a task that nobody reads
+    assert not books.window.wants_more()
+    books.append(10, 100)  # was being produced
+    assert books.window.tail == 0
+    books.attach("next", "a")
+    assert read(books, "next") == list(range(5, 40))
+
+
 def test_the_producer_stops_at_the_bound_and_goes_on_when_the_furthest_trainer_does() -> None:
     books = filled(20, 20)
     assert not books.window.wants_more()
