@@ -20,8 +20,8 @@ while sys.stdin.readline() != "go\\n":
     pass
 for number in range(20):
     database = Database(Path(sys.argv[1]) / f"{number}.db", (sys.argv[2],))
-    with database.change():
-        database.do("INSERT INTO t VALUES (1)")
+    with database.transaction():
+        database.execute("INSERT INTO t VALUES (1)")
     database.close()
 print("DONE")
 """

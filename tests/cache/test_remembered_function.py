@@ -573,4 +573,4 @@ def test_warnings_of_remembered_point_at_the_user_s_line(cells: Cells) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         cells.make()
-    assert [os.path.basename(warning.filename) for warning in caught] == ["test_calls.py"]
+    assert [os.path.basename(warning.filename) for warning in caught] == ["test_remembered_function.py"]

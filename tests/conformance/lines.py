@@ -102,8 +102,8 @@ DIFFERS = {
     225: "a hint that leaves a worker no file is no error: the user's own numbers would not be either",
     232: "the class is FailedPreconditionError, a RuntimeError, raised where the worker starts",
     234: "the original refuses; without a list the workers that are there when a pass begins are numbered",
-    236: "tests/dispatcher/test_slots.py has the forms of entries; a worker that is not listed is FAILED_PRECONDITION, "
-    "and one that is gone frees its place, so that its successor may come on another port",
+    236: "tests/dispatcher/test_static_index.py has the forms of entries; a worker that is not listed is "
+    "FAILED_PRECONDITION, and one that is gone frees its place, so that its successor may come on another port",
     237: "tests/pipeline/test_sharding.py has the rewriting itself; here what a user sees of it",
     238: "splits are counted for one repetition; a repeat asks for the next one, and counters and selectors have none",
     239: "a mode that does not exist is INVALID_ARGUMENT, wherever it is told",

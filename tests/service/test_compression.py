@@ -60,7 +60,7 @@ def test_nothing_is_said_of_readers_in_this_process(cluster: Cluster) -> None:
 
 
 def test_auto_says_what_is_not_installed_and_goes_without(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsnb.client.tasks.installed", lambda: ())
+    monkeypatch.setattr("dsnb.client.tasks.installed_codecs", lambda: ())
     with reading(cluster, "bare") as elements:
         assert np.array_equal(next(elements), ROWS[0])
         assert told(cluster, "bare", "not") == "none: lz4 and zstd are not installed on both sides"

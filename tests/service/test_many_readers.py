@@ -72,7 +72,7 @@ def readers(service: DataService, processes: int, each: int, most: int, kind: st
             arguments = ["-c", READERS, service.target, *map(str, told)]
             started.append(stack.enter_context(PythonProcess(arguments, stdin=True, env=env)))
         for process in started:
-            process.line("BEGUN", timeout=LONG_S)
+            process.wait_for_line("BEGUN", timeout=LONG_S)
         yield started
 
 

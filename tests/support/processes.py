@@ -32,7 +32,7 @@ class PythonProcess:
 
     Example:
         >>> with PythonProcess(["-c", "print('READY'); input()"], stdin=True) as process:
-        ...     process.line("READY")
+        ...     process.wait_for_line("READY")
         ...     process.interrupt()
     """
 
@@ -141,7 +141,7 @@ def python_process(code: str, *, ready: str = "READY", env: dict[str, str] | Non
 
     Example:
         >>> with python("import dsnb; service = dsnb.start(); print('READY', service.target); input()") as other:
-        ...     target = other.line("READY").split()[1]
+        ...     target = other.wait_for_line("READY").split()[1]
     """
     with PythonProcess(["-c", code], env=env, stdin=True) as process:
         process.wait_for_line(ready)
