@@ -234,7 +234,7 @@ class Attack:
             return
         victim = self._random.choice(living)
         if what == "suspend":
-            victim.suspended = time.monotonic()
+            victim.suspensions.append(time.monotonic())
             scene.suspend(victim.process.pid, self._random.choice((0.5, 5.0)))
             return
         victim.kill()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,11 +44,20 @@ class Reader:
     trainer: str
     killed: float = 0.0
     """When; 0 if it lives."""
-    suspended: float = 0.0
-    """When it was last; 0 if it never was."""
+    suspensions: list[float] = field(default_factory=list)
+    """When it was suspended, each time."""
     transfer: str = ""
     in_hand: int = 1
     """Elements that one `next` gives."""
+
+    @property
+    def suspended(self) -> float:
+        """When it was suspended last, or the first time since its last element; 0 if it never was.
+
+        A process that is suspended twice in a row may have had no time in between to report what it consumed.
+        """
+        last = self.logged[-1][1] if self.logged else 0.0
+        return min((at for at in self.suspensions if at >= last), default=max(self.suspensions, default=0.0))
 
     @property
     def got(self) -> list[int]:
