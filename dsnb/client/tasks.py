@@ -332,7 +332,7 @@ class TaskTable:
     def _consumed_earlier(self, task_read: TaskRead) -> TaskHolding:
         """What this reader consumed of the task's sequence before it rejoined.
 
-        Sent with each request until an element has come, for a request that failed may not have reached the worker.
+        Sent with each request until an element arrives, because a failed request may not have reached the worker.
         """
         before = self._previous_holdings.get(task_read.info.task_id)
         if before is None or task_read.account.received or before.incarnation < task_read.info.sequence_incarnation:

@@ -86,7 +86,7 @@ class TrainerCursor:
 
     @property
     def needed_from(self) -> int:
-        """The index of the first element that it is still to be sent."""
+        """The index of the first element that has yet to be sent to it; returned elements count."""
         return min(self.next, self.requeued[0].first) if self.requeued and not self.removed else self.next
 
     @property

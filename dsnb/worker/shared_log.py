@@ -23,8 +23,8 @@ A trainer that blocks others must make progress: when it has consumed nothing fo
 it (if it has no reader) or treats it like a trainer that skips (until it consumes again).
 
 `frontier` is the largest `next` of all trainers. An element below the frontier is a hit for each trainer that reads it
-later; an element at or beyond the frontier is a miss for the first trainer that reads it. Elements that the furthest
-trainer is still to be sent are never evicted: those beyond the frontier, and those that its readers returned.
+later; an element at or beyond the frontier is a miss for the first trainer that reads it. Elements that have yet to be
+sent to the furthest trainer are never evicted: those beyond the frontier, and those that its readers returned.
 
 The producer keeps a bounded number of bytes ready beyond the frontier, then stops. The bound starts low and doubles,
 up to `read_ahead_bytes`, each time a reader finds no element although the producer had stopped at the bound. If reader
@@ -169,7 +169,7 @@ class SharedLog:
         return self.keep and bool(self.trainers) and all(trainer.removed for trainer in self.trainers.values())
 
     def append(self, frame: Any, count: int, nbytes: int, failed: bool = False) -> None:
-        """Add a frame at the head. Evicts frames from the tail to stay within the capacity, as far as it may."""
+        """Add a frame at the head. Evicts frames from the tail, where allowed, to stay within the capacity."""
         charge = max(nbytes, count)  # empty elements still use memory: at least one byte each
         self.make_room(charge)
         self.frames.add(frame, count, charge, failed)

@@ -147,8 +147,9 @@ class Task:
             manner = opening.cache_policy or CachePolicy()
             self._log.attach(client, trainer, opening.received, opening.consumed, manner)
             if opening.consumed_before and client not in self._rejoined and isinstance(self._log, SharedLog):
-                # The client was declared dead and returned with a new id: do not send again what it consumed. It says
-                # so until an element has reached it, which must not count as repeated what this task took out before.
+                # The client was declared dead and returned with a new id: do not send again what it consumed. It
+                # reports this with each request until an element arrives. Reconciling twice would count the same
+                # elements as repeated.
                 self._rejoined.add(client)
                 pairs = list(zip(opening.consumed_before[::2], opening.consumed_before[1::2], strict=False))
                 known = self._lost_clients.get(opening.previous_client_id)

@@ -95,7 +95,7 @@ def test_a_worker_of_its_own_process_is_drained_by_name() -> None:
 
 
 def is_refused(dataset: dsnb.Dataset) -> bool:
-    """Whether the service lets in no new job, because it is about to end."""
+    """Whether the service refuses a new job because it is about to end."""
     with iter(dataset) as elements:
         try:
             elements.start()
@@ -118,7 +118,7 @@ def test_the_first_sigterm_lets_readers_finish_and_the_second_stops(tmp_path: Pa
                 service = dsnb.connect(target)
                 service.wait_until(lambda now: [w.state for w in now.workers] == ["draining"])
                 new = data.apply(dsnb.distribute("distributed_epoch", target))
-                wait_for(lambda: is_refused(new), what="the dispatcher to let nobody in")  # the worker may be quicker
+                wait_for(lambda: is_refused(new), what="the dispatcher to refuse new jobs")  # the worker may be quicker
                 worker.terminate()
                 assert worker.wait_for_exit(timeout=30) == 0
                 assert got
