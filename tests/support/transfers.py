@@ -40,14 +40,22 @@ def force_transfer(patch: pytest.MonkeyPatch) -> None:
     assert FORCED_TRANSFER in ("grpc", "local", "shared_memory"), f"DSNB_TRANSFER is {FORCED_TRANSFER!r}"
 
     def forced(
-        info: TaskInfo, protocol: str | None, token: str, *, before: str, refused: str
+        info: TaskInfo, protocol: str | None, token: str, *, previous_transfer: str, shared_memory_refusal: str
     ) -> tuple[Endpoint, LinkStats]:
         # A worker without an address is one that a test made up in this process: there is one way to it.
         possible = (
-            local.find(info.worker_uid) is not None if FORCED_TRANSFER == "local" else info.address and not refused
+            local.find(info.worker_uid) is not None
+            if FORCED_TRANSFER == "local"
+            else info.address and not shared_memory_refusal
         )
         wanted = FORCED_TRANSFER if protocol is None and possible else protocol
-        return choose_transfer(info, wanted, token, previous_transfer=before, shared_memory_refusal=refused)
+        return choose_transfer(
+            info,
+            wanted,
+            token,
+            previous_transfer=previous_transfer,
+            shared_memory_refusal=shared_memory_refusal,
+        )
 
     patch.setattr(tasks, "choose_transfer", forced)
 
