@@ -12,6 +12,8 @@ from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State
 from dsnb.wire.messages import TaskHolding
 
+_MOST_LOST_READERS = 1000
+
 
 @dataclass(slots=True)
 class ConsumerState:
@@ -66,6 +68,9 @@ class TransientState:
     """How far each task is, from its worker's last report."""
     holdings: dict[str, dict[str, TaskHolding]] = field(default_factory=dict)
     """For each unassigned task, the holdings that clients have reported, by client id."""
+    lost_readers: dict[tuple[str, str], int] = field(default_factory=dict)
+    """For each client that was counted as lost and each of its tasks that is gone since: how many elements of the task
+    the worker knew that it had consumed. Of the last `_MOST_LOST_READERS` only."""
     disconnected_clients: set[str] = field(default_factory=set)
     """Clients whose connection broke; they may reconnect, or be dead."""
     finished_clients: set[str] = field(default_factory=set)
@@ -76,6 +81,20 @@ class TransientState:
     """The number of the last release that each worker confirmed."""
     sent_releases: dict[str, int] = field(default_factory=dict)
     """The number of the last release that was sent to each worker."""
+
+    def forget_progress(self, task_id: str) -> None:
+        """Drop how far a task is, except for what its lost clients had consumed: they may return."""
+        progress = self.progress.pop(task_id, None)
+        for client_id, consumed in progress.lost_readers.items() if progress is not None else ():
+            self.lost_readers[client_id, task_id] = consumed
+        for oldest in list(self.lost_readers)[:-_MOST_LOST_READERS]:
+            del self.lost_readers[oldest]
+
+    def known_consumption(self, client_id: str, task_id: str) -> int | None:
+        """How many elements of a task its worker knew a lost client to have consumed; None if it did not report it."""
+        progress = self.progress.get(task_id)
+        reported = progress.lost_readers.get(client_id) if progress is not None else None
+        return self.lost_readers.get((client_id, task_id)) if reported is None else reported
 
     def forget_worker(self, uid: str) -> None:
         """Drop what is kept about a worker that is gone."""

@@ -162,6 +162,7 @@ class Progress:
         sent: How many elements were sent to each client.
         missing_elements: How many elements that existed before a takeover the pipeline did not produce again.
         repeated: How many elements reached two clients, because one was counted as lost and returned.
+        lost_readers: How many elements each client was known to have consumed when it was counted as lost.
     """
 
     incarnation: int
@@ -172,6 +173,7 @@ class Progress:
     sent: Mapping[str, int] = field(default_factory=dict)
     missing_elements: int = 0
     repeated: int = 0
+    lost_readers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

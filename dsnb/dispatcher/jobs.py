@@ -68,7 +68,7 @@ def join(core: Context, event: e.Join) -> e.Joined:
     core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
     core.transient.iterations_unread_since.pop((job.name, iteration.number), None)
     core.transient.jobs_unused_since.pop(job.name, None)
-    reassignment.client_joined(core, client_id, iteration, event.holdings)
+    reassignment.client_joined(core, client_id, iteration, event)
     return e.Joined(
         client_id=client_id,
         job=job.name,
@@ -337,7 +337,7 @@ def drop_task(core: Context, task_id: str) -> None:
     """Remove a task from its iteration and from its worker."""
     task = core.state.tasks[task_id]
     core.record(r.TaskDropped(task_id=task_id))
-    core.transient.progress.pop(task_id, None)
+    core.transient.forget_progress(task_id)
     core.transient.holdings.pop(task_id, None)
     if task.worker:
         core.instruct(e.DropTask(worker=task.worker, task_id=task_id))

@@ -39,6 +39,7 @@ from dsnb.dispatcher.cached_iterations import is_endless
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
+from dsnb.monitor.formatting import plural
 from dsnb.wire.messages import IndexRange, ReaderPosition, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
@@ -59,8 +60,9 @@ def unassign(core: Context, task: Task, worker: str, reason: str, *, died: bool 
         reason: Why the worker is gone, as in "was lost".
         died: Whether the worker died, in which case the task may be the cause.
     """
-    progress = core.transient.progress.pop(task.task_id, None)
+    progress = core.transient.progress.get(task.task_id)
     consumed = progress.trainers if progress is not None else ()
+    core.transient.forget_progress(task.task_id)
     core.record(r.TaskUnassigned(task_id=task.task_id, worker=worker, reason=reason, trainers=consumed, died=died))
     core.transient.holdings[task.task_id] = {}
     core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
@@ -105,22 +107,31 @@ def holdings_reported(core: Context, event: e.HoldingsReported) -> None:
             reassign_or_give_up(core, task)
 
 
-def client_joined(
-    core: Context, client_id: str, iteration: Iteration, previous_holdings: tuple[TaskHolding, ...] = ()
-) -> None:
-    """Handle a new client: it holds nothing of unassigned tasks.
-
-    `previous_holdings` are those of a client that was counted as lost and now joins again.
-    """
+def client_joined(core: Context, client_id: str, iteration: Iteration, event: e.Join) -> None:
+    """Handle a new client, or one that was counted as lost and joins again: it holds nothing of unassigned tasks."""
     for task in unassigned_tasks(core, iteration):
         holding = TaskHolding(task_id=task.task_id, incarnation=task.incarnation)
         core.transient.holdings.setdefault(task.task_id, {})[client_id] = holding
         reassign_or_give_up(core, task)
-    repeated = sum(holding.unacked for holding in previous_holdings if holding.task_id not in core.state.tasks)
     client = core.state.clients[client_id]
-    if repeated:  # the worker did not know of this consumption, so it gave these elements to other clients
+    # A client that is told that the iteration is finished opens no task, so no worker counts this for it.
+    over = [h for h in event.holdings if iteration.finished or h.task_id not in core.state.tasks]
+    repeated = sum(_consumed_unknown_to_worker(core, event.previous_client_id, holding) for holding in over)
+    if repeated:
         announce_repeated(core, client.job, repeated)
-    count_undelivered(core, client.job, iteration, client.trainer_id, previous_holdings)
+    count_undelivered(core, client.job, iteration, client.trainer_id, event.holdings)
+
+
+def _consumed_unknown_to_worker(core: Context, client_id: str, holding: TaskHolding) -> int:
+    """How many elements a client that was counted as lost had consumed without the worker knowing.
+
+    The worker gave them to other clients.
+    """
+    if holding.held:  # the task was given up: no other client got its elements
+        return 0
+    known = core.transient.known_consumption(client_id, holding.task_id)
+    # Without a report of the worker, the client's own count: a little lower if its last messages did not arrive.
+    return max(0, holding.received - known) if known is not None else holding.unacked
 
 
 def count_undelivered(
@@ -144,7 +155,9 @@ def count_undelivered(
 
 def announce_repeated(core: Context, job: str, elements: int) -> None:
     """Announce how many elements were consumed twice."""
-    text = f"job {job!r}: {elements:,} elements reached two readers; one of them came back after it was given up"
+    text = (
+        f"job {job!r}: {plural(elements, 'element')} reached two readers; one of them came back after it was given up"
+    )
     core.instruct(e.Announce(level="warning", text=text))
 
 

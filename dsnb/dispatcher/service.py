@@ -460,6 +460,7 @@ def _progress(task: TaskReport) -> e.Progress:
         sent={link.client_id: link.sent for link in task.links},
         missing_elements=task.missing_elements,
         repeated=task.repeated,
+        lost_readers={reader.client_id: reader.consumed for reader in task.lost_readers},
     )
 
 

@@ -338,6 +338,12 @@ class SplitGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostReader:
+    client_id: str = ""
+    consumed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     task_id: str = ""
     state: str = ""
@@ -364,6 +370,7 @@ class TaskReport:
     missing_elements: int = 0
     incarnation: int = 0
     repeated: int = 0
+    lost_readers: tuple[LostReader, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

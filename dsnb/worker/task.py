@@ -17,7 +17,7 @@ from dsnb.elements.frame import Array, Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.messages import ResumePosition, TaskOrder, TaskReport
+from dsnb.wire.messages import LostReader, ResumePosition, TaskOrder, TaskReport
 from dsnb.wire.transfer.protocol import FrameSlice, OpenRequest, Sink
 from dsnb.worker.arena import Arena
 from dsnb.worker.closed_readers import ClosedReaderTotals
@@ -471,6 +471,7 @@ class Task:
                 missing_elements=log.short_by if isinstance(log, SharedLog) else 0,
                 incarnation=self.order.incarnation,
                 repeated=self._repeated,
+                lost_readers=tuple(LostReader(client_id=c, consumed=n) for c, n in self._lost_clients.items()),
             )
 
     def _resume(self) -> ResumePosition | None:

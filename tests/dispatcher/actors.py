@@ -122,6 +122,7 @@ class SimTask:
         self.sent: dict[str, Sent] = {}
         self.stopped = False
         self.repeated = 0
+        self.lost_readers: dict[str, int] = {}
         if position.ended:
             self.finish()
 
@@ -233,6 +234,8 @@ class SimTask:
     def leave(self, client_id: str, consumed: int | None = None, *, died: bool = False) -> None:
         """Let a client go; by its own word, or by the dispatcher's."""
         self.sent.pop(client_id, None)
+        if died:
+            self.lost_readers[client_id] = max(consumed or 0, self.window.consumed_by(client_id))
         self.window.leave(client_id, consumed)
         if died:
             self.window.remove_unread_trainers()
@@ -256,6 +259,7 @@ class SimTask:
             sent={client: sent.count for client, sent in self.sent.items()},
             missing_elements=window.short_by,
             repeated=self.repeated,
+            lost_readers=dict(self.lost_readers),
         )
 
     def _done(self, consumed: int) -> tuple[int, ...]:
@@ -505,7 +509,10 @@ class SimClient:
 
     def consumed_holdings(self) -> tuple[TaskHolding, ...]:
         """What it consumed of each task, and what it has of those that are gone."""
-        consumed = [replace(hold.holding(hold.info.incarnation), held=()) for hold in self.holds.values()]
+        consumed = [
+            replace(hold.holding(hold.info.incarnation), received=hold.consumed, held=())
+            for hold in self.holds.values()
+        ]
         dropped = [replace(hold.holding(hold.info.incarnation), consumed=()) for hold in self.dropped if hold.buffer]
         return (*consumed, *dropped)
 

@@ -365,3 +365,31 @@ def test_a_worker_that_serves_a_client_who_is_gone_is_told() -> None:
     assert service.instructions == []
     service.call(e.WorkerReported(uid=worker.uid, clients=frozenset({client.client_id, "2999"})))
     assert service.instructions == [e.ReleaseClient(worker=worker.uid, client_id="2999", number=1, died=True)]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["tasks-remain", "tasks-are-gone"])
+@pytest.mark.parametrize("unheard", [0, 1, 3])
+def test_what_a_lost_client_consumed_unheard_is_announced_though_its_pass_has_ended(unheard: int, gone: bool) -> None:
+    service, client, [worker] = at_work()
+    other, task = service.join(client.joined.dataset_id, "train"), service.task(worker)
+    service.ask(task, want=8)
+    service.read(client, 5)
+    service.send(client, client.holds[task.task_id], 3)
+    client.receive(3)
+    service.eat(client, unheard)
+    service.suspend(client)
+    service.wait(2 * CLIENT_S, lambda: service.keep_alive(client))
+    service.report(worker)
+    service.read(other)
+    service.exhaust(task)
+    service.read(other)
+    service.report(worker)
+    assert service.see_end(other)
+    service.close(other)
+    if gone:
+        service.wait(2 * TASK_GC_S, lambda: service.keep_alive(client))
+    assert bool(service.core.state.tasks) is not gone
+    service.wake(client)
+    counted = {1: "1 element", 3: "3 elements"}
+    text = f"job 'train': {counted.get(unheard)} reached two readers; one of them came back after it was given up"
+    assert [told for told in announced(service) if "two readers" in told] == ([text] if unheard else [])

@@ -339,7 +339,7 @@ class Attack:
         return rf"'(?:\d+/)?{self._job}': "
 
     def _repeated(self) -> int:
-        found = [re.search(rf"{self._of_job}([\d,]+) elements reached two readers", event) for event in self._events]
+        found = [re.search(rf"{self._of_job}([\d,]+) elements? reached two readers", event) for event in self._events]
         return sum(int(match[1].replace(",", "")) for match in found if match) * self._unit
 
     def _story(self, what: str, elements: Counter[int]) -> str:

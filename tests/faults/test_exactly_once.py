@@ -104,7 +104,7 @@ def test_the_only_reader_of_a_pass_comes_back_to_where_it_was(scene: Scene) -> N
 
 def told_as_again(scene: Scene) -> int:
     """How many elements reached two readers, as the dispatcher announced: over gRPC, those of the last milliseconds."""
-    told = [re.search(r"([\d,]+) elements reached two readers", event) for event in scene.events]
+    told = [re.search(r"([\d,]+) elements? reached two readers", event) for event in scene.events]
     return sum(int(match[1].replace(",", "")) for match in told if match)
 
 

@@ -13,7 +13,7 @@ import pytest
 from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.wire.messages import TaskOrder
+from dsnb.wire.messages import LostReader, TaskOrder
 from dsnb.wire.schedule import consumer_name
 from dsnb.worker.sessions import ReaderSession
 from dsnb.worker.task import Task
@@ -262,6 +262,18 @@ def test_what_a_rejoined_client_consumed_is_neither_sent_nor_counted_again_howev
     task.open(opening("rejoined", **again), second)
     assert plain(second.wait_for_end()) == list(range(20, 50))
     assert task.report().repeated == 0
+
+
+def test_the_report_says_what_each_lost_client_is_known_to_have_consumed(make: Make) -> None:
+    task, sink = make(numbers(50)), Collector()
+    session = task.open(opening("lost", granted=20), sink)
+    task.open(opening("left", granted=0), Collector())
+    sink.wait_for(20)
+    session.credit(20, 7, 1 << 20)
+    task.leave("left")
+    task.leave("lost", died=True)
+    assert task.report().lost_readers == (LostReader(client_id="lost", consumed=7),)
+    assert task.drop().lost_readers == (LostReader(client_id="lost", consumed=7),)
 
 
 def test_a_stopped_task_tells_its_readers_why_and_takes_no_new_ones(make: Make) -> None:

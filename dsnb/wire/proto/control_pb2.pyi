@@ -592,8 +592,16 @@ class SplitGrant(_message.Message):
     end: int
     def __init__(self, provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
+class LostReader(_message.Message):
+    __slots__ = ("client_id", "consumed")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    consumed: int
+    def __init__(self, client_id: _Optional[str] = ..., consumed: _Optional[int] = ...) -> None: ...
+
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "partial", "compression", "links", "resume_position", "exhausted", "missing_elements", "incarnation", "repeated")
+    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "partial", "compression", "links", "resume_position", "exhausted", "missing_elements", "incarnation", "repeated", "lost_readers")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -619,6 +627,7 @@ class TaskReport(_message.Message):
     MISSING_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REPEATED_FIELD_NUMBER: _ClassVar[int]
+    LOST_READERS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     state: str
     head: int
@@ -644,7 +653,8 @@ class TaskReport(_message.Message):
     missing_elements: int
     incarnation: int
     repeated: int
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume_position: _Optional[_Union[ResumePosition, _Mapping]] = ..., exhausted: bool = ..., missing_elements: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ...) -> None: ...
+    lost_readers: _containers.RepeatedCompositeFieldContainer[LostReader]
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume_position: _Optional[_Union[ResumePosition, _Mapping]] = ..., exhausted: bool = ..., missing_elements: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_readers: _Optional[_Iterable[_Union[LostReader, _Mapping]]] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
     __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "last_release")
