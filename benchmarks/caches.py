@@ -138,7 +138,7 @@ CONTENDERS = {
         read=read_numpy,
         environment="dsnb",
         files="numpy",
-        # A copy more than a mapping, and a checksum; what that buys is in `dsnb/cache/segments.py`.
+        # A copy more than a mapping, and a checksum; what that buys is in `dsnb/cache/recordings/segments.py`.
         goals={SMALL: {"later": 0.6}, LARGE: {"first": 0.4, "later": 0.4}},
     ),
     "tf.data cache": Contender(

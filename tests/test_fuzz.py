@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache.remembered_function import close_default_caches
+from dsnb.cache.results.remembered_function import close_default_caches
 from tests.support.cluster import Cluster
 from tests.support.fuzzing import FuzzEnvironment, calls, command_lines, flaw_of, flaw_of_command
 

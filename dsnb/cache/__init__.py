@@ -14,27 +14,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsnb.cache.explain import Explanation as Explanation
-    from dsnb.cache.key import fingerprint as fingerprint
-    from dsnb.cache.model_storage import ModelStorage as ModelStorage
-    from dsnb.cache.model_storage import Resource as Resource
-    from dsnb.cache.remembered_function import Remembered as Remembered
-    from dsnb.cache.remembered_function import remembered as remembered
-    from dsnb.cache.training import Cacheable as Cacheable
-    from dsnb.cache.training import LocalTrainingCache as LocalTrainingCache
-    from dsnb.cache.training import TrainingCache as TrainingCache
+    from dsnb.cache.results.explain import Explanation as Explanation
+    from dsnb.cache.results.key import fingerprint as fingerprint
+    from dsnb.cache.results.model_storage import ModelStorage as ModelStorage
+    from dsnb.cache.results.model_storage import Resource as Resource
+    from dsnb.cache.results.remembered_function import Remembered as Remembered
+    from dsnb.cache.results.remembered_function import remembered as remembered
+    from dsnb.cache.results.training import Cacheable as Cacheable
+    from dsnb.cache.results.training import LocalTrainingCache as LocalTrainingCache
+    from dsnb.cache.results.training import TrainingCache as TrainingCache
 
 # The module of each public name. tests/cache/test_room.py checks that this agrees with the imports above.
 _HOMES = {
-    "Cacheable": "dsnb.cache.training",
-    "Explanation": "dsnb.cache.explain",
-    "LocalTrainingCache": "dsnb.cache.training",
-    "ModelStorage": "dsnb.cache.model_storage",
-    "Remembered": "dsnb.cache.remembered_function",
-    "Resource": "dsnb.cache.model_storage",
-    "TrainingCache": "dsnb.cache.training",
-    "fingerprint": "dsnb.cache.key",
-    "remembered": "dsnb.cache.remembered_function",
+    "Cacheable": "dsnb.cache.results.training",
+    "Explanation": "dsnb.cache.results.explain",
+    "LocalTrainingCache": "dsnb.cache.results.training",
+    "ModelStorage": "dsnb.cache.results.model_storage",
+    "Remembered": "dsnb.cache.results.remembered_function",
+    "Resource": "dsnb.cache.results.model_storage",
+    "TrainingCache": "dsnb.cache.results.training",
+    "fingerprint": "dsnb.cache.results.key",
+    "remembered": "dsnb.cache.results.remembered_function",
 }
 
 __all__ = list(_HOMES)

@@ -12,7 +12,7 @@ from dsnb.cli.status_text import table
 from dsnb.monitor.formatting import format_bytes
 
 if TYPE_CHECKING:
-    from dsnb.cache.catalogue import CatalogueEntry
+    from dsnb.cache.recordings.catalogue import CatalogueEntry
     from dsnb.cli.options import Commands
 
 DESCRIPTION = """\
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from dsnb.cache.locations import without_password
+    from dsnb.cache.recordings.locations import without_password
 
     found = _entries(args)
     if args.as_json:
@@ -63,7 +63,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _entries(args: argparse.Namespace) -> list[CatalogueEntry]:
-    from dsnb.cache.catalogue import entries
+    from dsnb.cache.recordings.catalogue import entries
 
     return entries(args.place, args.keys)
 
@@ -80,7 +80,7 @@ def _row(entry: CatalogueEntry) -> list[str]:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from dsnb.cache.catalogue import verify
+    from dsnb.cache.recordings.catalogue import verify
 
     found = list(verify(args.place, args.keys))
     damaged = {key: problem for key, problem in found if problem}
@@ -103,7 +103,7 @@ def _summary(checked: int, damaged: int) -> str:
 
 
 def _remove(args: argparse.Namespace) -> int:
-    from dsnb.cache.catalogue import remove
+    from dsnb.cache.recordings.catalogue import remove
 
     freed = remove(args.place, args.keys)
     print(json.dumps({"freed_bytes": freed}) if args.as_json else f"{format_bytes(freed)} became free")

@@ -56,7 +56,7 @@ def add_to(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a worker until Ctrl-C or SIGTERM."""
-    from dsnb.elements.imports import keep_received_modules
+    from dsnb.code.imports import keep_received_modules
     from dsnb.worker.config import WorkerConfig
     from dsnb.worker.draining import stop_when_idle
     from dsnb.worker.host import keep_freed_memory, set_switch_interval

@@ -35,11 +35,11 @@ from dsnb.errors import (
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.channel import open_channel
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, Loss
 from dsnb.wire.methods import STATUS
-from dsnb.wire.transfer.protocol import FrameSlice
 
 _CHECK_INTERVAL_S = 0.5
 """How often a waiting thread checks. A check that lasts longer means that this process was stopped; the excess does not

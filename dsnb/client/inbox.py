@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from dsnb.client.flow_control import CreditAccount
+from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink
 from dsnb.wire.messages import ClientUpdate, IndexRange, TaskHolding, TaskInfo
 from dsnb.wire.poller import Poller
 from dsnb.wire.ranges import split_ranges
-from dsnb.wire.transfer.protocol import FrameSlice, ReadHandle, Sink
 
 INITIAL_MAX_BYTES = 128 << 10
 """Initial `max_bytes` of a task: bytes that may be in flight or unconsumed. Doubled when the reader starves."""

@@ -12,8 +12,8 @@ from dsnb.errors import (
     DsnbWarning,
     UnavailableError,
 )
+from dsnb.transfer import local
 from dsnb.wire.messages import JoinReply
-from dsnb.wire.transfer import local
 
 
 def warn_rejoined(seconds: float, returned: int, lost: int) -> None:

@@ -15,8 +15,8 @@ from dataclasses import replace
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import ReadOptions
 from dsnb.client.position import StartPosition, read_order_of
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import TaskInfo
-from dsnb.wire.transfer.protocol import FrameSlice
 
 
 class RoundRobinInbox(Inbox):

@@ -1,8 +1,8 @@
 """Reading positions of a distributed dataset: what it takes to resume an iteration of a job.
 
-Theory of operation. Each task's sequence can be produced again (see `dispatcher/positions`). The order in which the
-tasks' elements arrived at this reader cannot, for it depended on timing. So the reader records it, as a list of
-entries: so many elements of this task, then so many of that task. Elements that are consumed for good need not come
+Theory of operation. Each task's sequence can be produced again (see `dispatcher/handlers/positions`). The order in
+which the tasks' elements arrived at this reader cannot, for it depended on timing. So the reader records it, as a list
+of entries: so many elements of this task, then so many of that task. Elements that are consumed for good need not come
 again: the tasks start after them. Elements that this process still holds (half a batch, a shuffle buffer) are produced
 again and delivered in the recorded order.
 """

@@ -34,6 +34,7 @@ from dsnb.errors import (
 )
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire import discovery
 from dsnb.wire.channel import ChannelCache, open_channel
 from dsnb.wire.messages import (
@@ -47,7 +48,6 @@ from dsnb.wire.messages import (
     TaskInfo,
 )
 from dsnb.wire.methods import CONFIRM_END, POSITION
-from dsnb.wire.transfer.protocol import FrameSlice
 
 _CONFIRM_S = 0.2
 _POSITION_S = 5.0

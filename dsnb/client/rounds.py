@@ -1,9 +1,9 @@
 """Rounds of one consumer of a coordinated read: where it stands and which element it takes next. A pure core.
 
-Theory of operation. `dispatcher/rounds` describes the dispatcher's part, `worker/round_log` the worker's. A consumer
-takes round after round. The schedules say which task provides a round, and which of the task's own rounds ("task
-round") it is. Task rounds arrive in order for each task and are buffered here until their round is due. `next_round` is
-the next round to take.
+Theory of operation. `dispatcher/handlers/rounds` describes the dispatcher's part, `worker/round_log` the worker's. A
+consumer takes round after round. The schedules say which task provides a round, and which of the task's own rounds
+("task round") it is. Task rounds arrive in order for each task and are buffered here until their round is due.
+`next_round` is the next round to take.
 
 A task round may be taken when it is complete, that is, when its worker reports that all consumers have received it. It
 may also be taken if its round lies before the newest schedule: the dispatcher makes a new schedule from what all

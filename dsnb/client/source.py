@@ -12,8 +12,8 @@ from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.position import FinishedPassStage, decode_end, decode_position, encode_beginning
 from dsnb.client.reader import ReadStage
 from dsnb.client.service_stage import JobReader, ServiceStage
+from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.dataclass import dataclass
-from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation

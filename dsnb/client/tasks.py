@@ -26,11 +26,11 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.monitor.formatting import plural
+from dsnb.transfer import local
+from dsnb.transfer.protocol import FIRST_GRANT, OpenRequest, ReadHandle
+from dsnb.transfer.shared_memory.messages import SharedMemoryRefused
 from dsnb.wire.channel import ChannelKey
 from dsnb.wire.messages import ClientUpdate, EndedTask, Loss, TaskHolding, TaskInfo
-from dsnb.wire.transfer import local
-from dsnb.wire.transfer.protocol import FIRST_GRANT, OpenRequest, ReadHandle
-from dsnb.wire.transfer.shared_memory.messages import SharedMemoryRefused
 
 BUFFER_BYTES = 16 << 20
 """Limit of bytes in flight or unconsumed, over all tasks of one reader."""

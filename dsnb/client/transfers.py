@@ -6,12 +6,12 @@ from typing import Any
 
 from dsnb.arguments import instance
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
+from dsnb.transfer import local
+from dsnb.transfer.grpc import GrpcEndpoint
+from dsnb.transfer.protocol import Endpoint, LinkStats
+from dsnb.transfer.shared_memory.client import SharedMemoryEndpoint
+from dsnb.transfer.shared_memory.memory import supported
 from dsnb.wire.messages import TaskInfo
-from dsnb.wire.transfer import local
-from dsnb.wire.transfer.grpc import GrpcEndpoint
-from dsnb.wire.transfer.protocol import Endpoint, LinkStats
-from dsnb.wire.transfer.shared_memory.client import SharedMemoryEndpoint
-from dsnb.wire.transfer.shared_memory.memory import supported
 
 _PROTOCOLS = ("grpc", "shared_memory", "local")
 _TEXT = instance(str, hint='pass "grpc", "shared_memory" or "local", or leave it out')

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from dsnb.cache import files
-from dsnb.cache.failpoints import Failpoint
 from dsnb.errors import DataLossError, InvalidArgumentError, NotFoundError
+from dsnb.storage import files
+from dsnb.storage.failpoints import Failpoint
 from dsnb.wire import blobs
 from dsnb.wire.messages import BlobPiece
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher.admin import find_worker
+from dsnb.dispatcher.handlers.admin import find_worker
 from dsnb.dispatcher.service import Dispatcher
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.wire.addresses import target_address

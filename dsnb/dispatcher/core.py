@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dispatcher import admin, invariants, jobs, membership, reassignment, registration, rounds, splits
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher import invariants
 from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.handlers import admin, jobs, membership, reassignment, registration, rounds, splits
 from dsnb.dispatcher.records import ServiceBegun
 
 

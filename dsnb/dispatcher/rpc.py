@@ -10,10 +10,10 @@ from contextlib import suppress
 import grpc
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher import jobs, positions
 from dsnb.dispatcher.control import run_action
-from dsnb.dispatcher.datasets import known_dataset
-from dsnb.dispatcher.jobs import unknown_client_error
+from dsnb.dispatcher.handlers import jobs, positions
+from dsnb.dispatcher.handlers.datasets import known_dataset
+from dsnb.dispatcher.handlers.jobs import unknown_client_error
 from dsnb.dispatcher.service import Dispatcher, Message, Outbox
 from dsnb.errors import DataLossError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.wire import messages as m

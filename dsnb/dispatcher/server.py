@@ -19,13 +19,13 @@ from dsnb.dispatcher.service import Dispatcher
 from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.transfer import local
 from dsnb.wire import discovery
 from dsnb.wire.addresses import format_address
 from dsnb.wire.lifecycle import StopOnce
 from dsnb.wire.security import load_or_create_token, new_token
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.stopped_services import note_started, note_stopped
-from dsnb.wire.transfer import local
 
 
 class DispatchServer:

@@ -19,12 +19,12 @@ from typing import Any, Generic, TypeVar
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.blobs import BlobStore
-from dsnb.dispatcher.cached_iterations import is_endless
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.jobs import known_job
+from dsnb.dispatcher.handlers.cached_iterations import is_endless
+from dsnb.dispatcher.handlers.jobs import known_job
+from dsnb.dispatcher.handlers.positions import entropy_of, start_position_of
 from dsnb.dispatcher.journal import Journal
-from dsnb.dispatcher.positions import entropy_of, start_position_of
 from dsnb.dispatcher.records import DatasetDropped, IterationArchived, JobCancelled, JobForgotten, Record, TaskLost
 from dsnb.dispatcher.split_history import SplitHistory
 from dsnb.dispatcher.split_ranges import RecordedLoss as KnownLoss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.rounds import consumer_states, waits_for
+from dsnb.dispatcher.handlers.rounds import consumer_states, waits_for
 from dsnb.dispatcher.split_history import SplitHistory
 from dsnb.dispatcher.state import BEGUN, Iteration, Job, Worker
 from dsnb.dispatcher.statistics import JobTotals, Statistics, TrainerTotals, stages_of

@@ -1,4 +1,4 @@
-"""The codecs that can compress frames for transfer. `wire/transfer/choice` decides which one is used, and when.
+"""The codecs that can compress frames for transfer. `transfer/compression_policy` decides which one is used, and when.
 
 Measured on 1 MB blocks in one thread, as GB/s to compress / decompress (compression ratio):
 

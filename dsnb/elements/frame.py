@@ -131,11 +131,9 @@ class Frame:
         Elements of a shared frame are copies, or views of a private mapping. Elements of other frames are references
         if they were made in this process; if they were received, small values are copies and large ones views.
 
-        Raises:
-            Exception: the error itself, if this is the frame of a failure.
+        The frame of a failure has none: `FrameSlice.elements` raises its error.
         """
-        if self.failure is not None:
-            raise self.failure.to_exception()
+        assert self.failure is None
         if self._run is not None:
             part = self._run[start:stop]
             return list(part) if isinstance(part, np.ndarray) else part

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from dsnb.arguments import checked, integer, nbytes, optional, seconds
-from dsnb.cache.locations import parse_location, supports_expiry, without_password
-from dsnb.cache.memory import RecordingMemory
+from dsnb.cache.recordings.locations import parse_location, supports_expiry, without_password
+from dsnb.cache.recordings.memory import RecordingMemory
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
 from dsnb.pipeline.operations.cache import CHUNK_BYTES, LEASE_S, Cache

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from dsnb.elements.fingerprint import fingerprint
+from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.graph import inputs_first
 from dsnb.pipeline.operation import Operation, walk

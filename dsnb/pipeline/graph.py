@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from dsnb.code.fingerprint.fingerprint import Fingerprint, fingerprint
+from dsnb.code.fingerprint.values import array_bytes
+from dsnb.code.imports import ModuleSource, add_import_path, import_path
+from dsnb.code.pickling import Pickler, Unpickler
 from dsnb.dataclass import dataclass
-from dsnb.elements.fingerprint import Fingerprint, fingerprint
-from dsnb.elements.fingerprint_values import array_bytes
-from dsnb.elements.imports import ModuleSource, add_import_path, import_path
-from dsnb.elements.pickling import Pickler, Unpickler
 from dsnb.elements.spec import dtype_from_text, dtype_to_text
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.operation import Operation

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from io import IOBase
 from typing import Any
 
+from dsnb.code.fingerprint.values import reduced_form
+from dsnb.code.references import singledispatch_registry, variables
+from dsnb.code.usercode import is_user_class, is_user_module, namespace
 from dsnb.dataclass import dataclass
-from dsnb.elements.fingerprint_values import reduced_form
-from dsnb.elements.references import singledispatch_registry, variables
-from dsnb.elements.usercode import is_user_class, is_user_module, namespace
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
 

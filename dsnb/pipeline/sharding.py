@@ -17,9 +17,9 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
-from dsnb.elements.bytecode import all_reads
-from dsnb.elements.references import variables
-from dsnb.elements.usercode import is_user_namespace
+from dsnb.code.bytecode import all_reads
+from dsnb.code.references import variables
+from dsnb.code.usercode import is_user_namespace
 from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.pipeline.modes import STATIC_MODES, UNKNOWN_FILE_COUNT, ShardingSupport, check_mode, check_worker_count
 from dsnb.pipeline.operation import Operation, walk

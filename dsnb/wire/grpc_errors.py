@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from dsnb import errors
-from dsnb.elements.tracebacks import RemoteTraceback
+from dsnb.code.tracebacks import RemoteTraceback
 from dsnb.errors import DsnbError
 from dsnb.system_limits import limit_error, open_files_text
 

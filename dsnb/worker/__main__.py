@@ -17,7 +17,7 @@ import sys
 from types import FrameType
 from typing import Any, BinaryIO
 
-from dsnb.elements.imports import keep_received_modules
+from dsnb.code.imports import keep_received_modules
 from dsnb.errors import DsnbError
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.host import die_with_parent, keep_freed_memory, set_switch_interval

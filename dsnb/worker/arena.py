@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dsnb.elements.copying import read_only_copy
-from dsnb.wire.transfer.shared_memory.free_list import FreeList, round_up_to_pages
-from dsnb.wire.transfer.shared_memory.memory import ByteArray, PrivateMapping, SharedMemory, supported
+from dsnb.transfer.shared_memory.free_list import FreeList, round_up_to_pages
+from dsnb.transfer.shared_memory.memory import ByteArray, PrivateMapping, SharedMemory, supported
 
 _MOST_MAPPINGS: Final = 16
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dsnb.elements.frame import Array, Frame
+from dsnb.transfer.protocol import FrameSlice, Sink
 from dsnb.wire.messages import TaskOrder
-from dsnb.wire.transfer.protocol import FrameSlice, Sink
 
 
 def keeps_frames(order: TaskOrder) -> bool:

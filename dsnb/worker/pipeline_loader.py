@@ -16,11 +16,11 @@ from dsnb.pipeline.operation import BuildContext, SplitFeed
 from dsnb.pipeline.operations.with_options import build_pipeline
 from dsnb.pipeline.sharding import sharded
 from dsnb.pipeline.sources.elements import Elements
+from dsnb.transfer import local
 from dsnb.wire import blobs
 from dsnb.wire.channel import Channel
 from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
 from dsnb.wire.methods import GET_BLOB, GET_DATASET
-from dsnb.wire.transfer import local
 from dsnb.worker.retry_policy import ATTEMPT_S, RetryPolicy
 
 _KEPT_BYTES: Final = 4 << 20

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsnb.code.failures import failure_of
 from dsnb.dataclass import dataclass
-from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError, InvalidArgumentError, is_out_of_band

@@ -27,6 +27,7 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import field
 
+from dsnb.code.failures import exception_of
 from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError
@@ -290,7 +291,7 @@ def end_of_data_error(job: str, frame: Frame | None) -> Exception:
         frame: The frame of an error that may have caused the end; that error is returned instead.
     """
     if frame is not None and frame.failure is not None:
-        return frame.failure.to_exception()
+        return exception_of(frame.failure)
     return FailedPreconditionError(
         f"Encountered end of sequence on a round-robin read iterator: the data of job {job!r} have come to an end, "
         "and a coordinated read needs data without one",

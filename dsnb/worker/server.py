@@ -15,6 +15,8 @@ from dsnb.arguments import checked, instance, number
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.processes import idle_ns, usable_cpus
 from dsnb.system_limits import nearly_out_of_files, open_files_text
+from dsnb.transfer import local
+from dsnb.transfer.protocol import OpenRequest, ReadHandle, Sink
 from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control_stream import ControlStream
@@ -23,8 +25,6 @@ from dsnb.wire.messages import ClientRelease, TaskOrder, TaskReport, TaskRequest
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, SESSION
 from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
-from dsnb.wire.transfer import local
-from dsnb.wire.transfer.protocol import OpenRequest, ReadHandle, Sink
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.draining import stop_when_idle
 from dsnb.worker.fair_share import fair_share

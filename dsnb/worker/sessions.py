@@ -6,8 +6,8 @@ import time
 from dataclasses import asdict
 from typing import Protocol
 
+from dsnb.transfer.protocol import OpenRequest, ReadHandle, Sink
 from dsnb.wire.link import LinkReport
-from dsnb.wire.transfer.protocol import OpenRequest, ReadHandle, Sink
 
 
 class SessionOwner(Protocol):

@@ -49,10 +49,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dsnb.transfer.protocol import FIRST_GRANT
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import TrainerPosition
 from dsnb.wire.ranges import Ranges, split_ranges
-from dsnb.wire.transfer.protocol import FIRST_GRANT
 from dsnb.worker import invariants
 from dsnb.worker.cursors import ReaderState, Span, TakenSlice, TrainerCursor
 from dsnb.worker.frame_log import FrameLog, FrameStore, LogEntry

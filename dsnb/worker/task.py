@@ -16,9 +16,9 @@ from dsnb.elements.allocation import Allocator
 from dsnb.elements.frame import Array, Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
+from dsnb.transfer.protocol import FrameSlice, OpenRequest, Sink
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import LostReader, ResumePosition, TaskOrder, TaskReport
-from dsnb.wire.transfer.protocol import FrameSlice, OpenRequest, Sink
 from dsnb.worker.arena import Arena
 from dsnb.worker.closed_readers import ClosedReaderTotals
 from dsnb.worker.encoded_bytes import encoded_bytes_callback

@@ -7,13 +7,13 @@ from typing import Any
 
 import grpc
 
+from dsnb.transfer.admission import Admission
+from dsnb.transfer.grpc import ReadService
+from dsnb.transfer.protocol import Endpoint
+from dsnb.transfer.shared_memory.server import SharedMemoryServer
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ, Method
 from dsnb.wire.security import Guard
-from dsnb.wire.transfer.admission import Admission
-from dsnb.wire.transfer.grpc import ReadService
-from dsnb.wire.transfer.protocol import Endpoint
-from dsnb.wire.transfer.shared_memory.server import SharedMemoryServer
 from dsnb.worker.config import WorkerConfig
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import dsnb
-from dsnb.cache.failpoints import failpoint_hook
 from dsnb.errors import CacheWarning
+from dsnb.storage.failpoints import failpoint_hook
 
 WIDTH = 1000
 CHUNK = 8

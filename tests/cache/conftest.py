@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.training import LocalTrainingCache
 
 
 @pytest.fixture

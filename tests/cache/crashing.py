@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dsnb.cache.failpoints import failpoint_hook
 from dsnb.pipeline.operation import BuildContext
+from dsnb.storage.failpoints import failpoint_hook
 from tests.cache.scenes import LENGTH, Alone, Crowded, OnRedis, Passing, Splits, calls_of, dataset
 
 SCENES: dict[str, Callable[[], Alone]] = {"alone": Alone, "crowded": Crowded, "splits": Splits}

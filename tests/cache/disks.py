@@ -94,7 +94,7 @@ def training(folder: Path) -> Iterator[tuple[Callable[[str, int], str], Callable
 
 def full(folder: Path) -> None:
     """Nothing that is there is lost, nothing wrong is served, and when there is room again all goes on."""
-    from dsnb.cache.catalogue import entries, remove, verify
+    from dsnb.cache.recordings.catalogue import entries, remove, verify
 
     recordings = str(folder / "recordings")
     with training(folder) as (store, is_there):
@@ -117,7 +117,7 @@ def full(folder: Path) -> None:
 
 def limited(folder: Path) -> None:
     """As a full disk, by the size of one file."""
-    from dsnb.cache.catalogue import verify
+    from dsnb.cache.recordings.catalogue import verify
 
     assert read(folder, _LARGE, "File too large") == _LARGE
     # A segment takes a megabyte; the next pass goes on in another one.
@@ -127,7 +127,7 @@ def limited(folder: Path) -> None:
 
 def read_only(folder: Path) -> None:
     """What is there is read; what is not is made, without the cache."""
-    from dsnb.cache.catalogue import entries, remove
+    from dsnb.cache.recordings.catalogue import entries, remove
     from dsnb.errors import PermissionDeniedError
 
     with training(folder) as (store, _):

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from dsnb.cache.failpoints import FAILPOINTS, When, failpoint_hook
-from dsnb.cache.index import Index
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.index import Index
+from dsnb.cache.results.training import LocalTrainingCache
+from dsnb.storage.failpoints import FAILPOINTS, When, failpoint_hook
 from tests.cache.steps import get, known, put, results, weight
 
 LIMIT = 0.0625  # MiB: a few results, so that room is made all the time

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 import dsnb
-from dsnb.cache.catalogue import verify
-from dsnb.cache.recording import Chunk, decode_record
-from dsnb.cache.removal import size_of
+from dsnb.cache.recordings.catalogue import verify
+from dsnb.cache.recordings.recording import Chunk, decode_record
+from dsnb.cache.recordings.removal import size_of
 from dsnb.pipeline.operation import BuildContext
 from tests.support.waiting import wait_for
 
@@ -175,7 +175,7 @@ class OnRedis(Alone):
     """As alone, on a server."""
 
     def __init__(self, url: str) -> None:
-        import dsnb.cache.redis  # noqa: F401 - here, and not in each child
+        import dsnb.cache.recordings.redis  # noqa: F401 - here, and not in each child
 
         self._url = url
 

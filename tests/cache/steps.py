@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dsnb.cache.model_storage import ModelStorage
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.model_storage import ModelStorage
+from dsnb.cache.results.training import LocalTrainingCache
 
 MEBIBYTE = 1 << 20
 ENTRY_FILES = ("cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal", "cache.db-calls")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache import call_lock as module
-from dsnb.cache.call_lock import call_lock
-from dsnb.cache.remembered_function import remembered
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results import call_lock as module
+from dsnb.cache.results.call_lock import call_lock
+from dsnb.cache.results.remembered_function import remembered
+from dsnb.cache.results.training import LocalTrainingCache
 from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 
@@ -224,7 +224,7 @@ def test_when_the_process_that_computes_is_killed_the_next_one_computes(tmp_path
 FORKING = """
 import os, sys
 from pathlib import Path
-from dsnb.cache.call_lock import call_lock
+from dsnb.cache.results.call_lock import call_lock
 key = "0123456789abcdef" * 2
 with call_lock(Path(sys.argv[1]), key, "f()"):
     child = os.fork()

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache import cleanup, database, store
-from dsnb.cache.cleanup import clean_up, is_clean
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results import cleanup, store
+from dsnb.cache.results.cleanup import clean_up, is_clean
+from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import UnavailableError
+from dsnb.storage import sqlite as database
 from tests.cache.steps import get, known, put, results
 
 Open = Callable[..., LocalTrainingCache]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache import recording_directory, redis, training  # noqa: F401 - all points are there once these are imported
-from dsnb.cache.failpoints import FAILPOINTS
+from dsnb.cache.recordings import recording_directory, redis  # noqa: F401 - see below
+from dsnb.cache.results import training  # noqa: F401 - all points are there once these are imported
+from dsnb.storage.failpoints import FAILPOINTS
 from tests.cache.killing import POINTS_OF_THE_CACHE
 from tests.support.processes import PythonProcess
 from tests.support.redis import RedisServer

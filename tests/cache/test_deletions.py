@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsnb.cache.catalogue import entries, remove
-from dsnb.cache.model_storage import ModelStorage
-from dsnb.cache.process_identity import this_process
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.recordings.catalogue import entries, remove
+from dsnb.cache.results.model_storage import ModelStorage
+from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import CacheWarning, FailedPreconditionError
 from dsnb.pipeline.dataset import Dataset
+from dsnb.storage.process_identity import this_process
 from dsnb.wire import discovery
 from tests.cache.steps import ENTRY_FILES, MEBIBYTE, Output, get, known, put, results, storage
 from tests.support.requires import require_module

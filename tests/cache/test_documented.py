@@ -59,5 +59,5 @@ def test_each_weak_point_has_tests_and_each_such_test_its_row() -> None:
 
 def test_the_variables_are_the_ones_that_are_read() -> None:
     named = set(re.findall(r"`(DSNB_\w+)`", "".join(rows("Settings"))))
-    read = set(re.findall(r'"(DSNB_\w+)"', (ROOT / "dsnb/cache/training.py").read_text()))
+    read = set(re.findall(r'"(DSNB_\w+)"', (ROOT / "dsnb/cache/results/training.py").read_text()))
     assert named == read

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.explain import CallNote, explain_miss, make_note
-from dsnb.cache.key import DeclaredInputs, KeyMaker
-from dsnb.cache.remembered_function import remembered
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.explain import CallNote, explain_miss, make_note
+from dsnb.cache.results.key import DeclaredInputs, KeyMaker
+from dsnb.cache.results.remembered_function import remembered
+from dsnb.cache.results.training import LocalTrainingCache
 from tests.cache.cells import Cells
 from tests.support.fingerprints import local_modules
 

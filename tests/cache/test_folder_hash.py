@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache.folder_hash import hash_folder
+from dsnb.cache.results.folder_hash import hash_folder
 from dsnb.errors import InvalidArgumentError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.cache.frames import (
+from dsnb.cache.recordings.frames import (
     decode_frame,
     digest_of,
     encode_frame,

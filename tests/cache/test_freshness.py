@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.remembered_function import remembered
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.remembered_function import remembered
+from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import CacheWarning
 from tests.cache.cells import Cells
 from tests.support.fingerprints import local_modules

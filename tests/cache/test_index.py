@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.cache.database import Database
-from dsnb.cache.index import MIGRATIONS, CacheEntry, Index
+from dsnb.cache.results.index import MIGRATIONS, CacheEntry, Index
+from dsnb.storage.sqlite import Database
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.key import DeclaredInputs, KeyMaker, fingerprint
+from dsnb.cache.results.key import DeclaredInputs, KeyMaker, fingerprint
 from dsnb.errors import InvalidArgumentError
 from tests.support.processes import PythonProcess
 

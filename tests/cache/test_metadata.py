@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache.metadata import RecordingMetadata, describe_difference, parse_metadata
-from dsnb.elements.fingerprint import fingerprint
+from dsnb.cache.recordings.metadata import RecordingMetadata, describe_difference, parse_metadata
+from dsnb.code.fingerprint.fingerprint import fingerprint
 
 SCALE = 3
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache.model_storage import ModelStorage, Resource
+from dsnb.cache.results.model_storage import ModelStorage, Resource
 from dsnb.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 

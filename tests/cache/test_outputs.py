@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from dsnb.cache.outputs import OutputCapture, capture_output, replay
+from dsnb.cache.results.outputs import OutputCapture, capture_output, replay
 
 
 def test_what_is_printed_is_seen_and_kept(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dsnb.cache.recording import (
+from dsnb.cache.recordings.recording import (
     Chunk,
     FrameRef,
     LeaseReleased,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsnb.cache.recording import decode_record, encode_record
+from dsnb.cache.recordings.recording import decode_record, encode_record
 from dsnb.errors import CacheWarning, FailedPreconditionError, PermissionDeniedError
 from dsnb.pipeline.dataset import Dataset
 from tests.support.redis import RedisServer
@@ -206,7 +206,7 @@ def test_a_server_that_is_not_there_is_named_and_stops_no_pass(tmp_path: Path) -
 def test_a_server_that_is_gone_between_two_epochs_does_not_end_the_training(
     tmp_path: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsnb.cache.redis._RETRY_S", 0.2)
+    monkeypatch.setattr("dsnb.cache.recordings.redis._RETRY_S", 0.2)
     calls = tmp_path / "calls"
     ds = squares(calls, server.url)
     check(list(ds))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache.recording import Chunk, decode_record
+from dsnb.cache.recordings.recording import Chunk, decode_record
 from tests.cache.company import CHUNK, Going, Runs, kill_at_random, report
 from tests.support.redis import RedisServer
 from tests.support.requires import require_module

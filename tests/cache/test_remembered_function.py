@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.folder_hash import hash_folder
-from dsnb.cache.model_storage import ModelStorage, Resource
-from dsnb.cache.remembered_function import close_default_caches, default_cache, remembered
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.folder_hash import hash_folder
+from dsnb.cache.results.model_storage import ModelStorage, Resource
+from dsnb.cache.results.remembered_function import close_default_caches, default_cache, remembered
+from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import CacheWarning, DataLossError, DsnbWarning, FailedPreconditionError, InvalidArgumentError
 from tests.cache.cells import Cells
 from tests.cache.steps import Output, results
@@ -146,7 +146,7 @@ def test_7_helper_modules_files_environment_and_packages_count(
             lambda: data.write_text("2"),
             data.unlink,
             lambda: monkeypatch.setenv("DSNB_TEST_MODE", "b"),
-            lambda: monkeypatch.setattr("dsnb.cache.key.package_of", lambda name: (name, "99.0")),
+            lambda: monkeypatch.setattr("dsnb.cache.results.key.package_of", lambda name: (name, "99.0")),
         ):
             change()
             cells.train(1)

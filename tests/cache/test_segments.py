@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsnb.cache.backends import StoreFailed
-from dsnb.cache.failpoints import When, failpoint_hook
-from dsnb.cache.frames import frames_from_run, rows
-from dsnb.cache.segments import SegmentReader, SegmentWriter, orphan_segments, remove_segments, segment_names
+from dsnb.cache.recordings.backends import StoreFailed
+from dsnb.cache.recordings.frames import frames_from_run, rows
+from dsnb.cache.recordings.segments import (
+    SegmentReader,
+    SegmentWriter,
+    orphan_segments,
+    remove_segments,
+    segment_names,
+)
 from dsnb.errors import DataLossError
+from dsnb.storage.failpoints import When, failpoint_hook
 
 
 def frames(*numbers: int) -> list[Any]:

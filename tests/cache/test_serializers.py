@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.cache.model_storage import ModelStorage
-from dsnb.cache.serializers import NotSerializableError, read_result, split_into_parts, write_parts
+from dsnb.cache.results.model_storage import ModelStorage
+from dsnb.cache.results.serializers import NotSerializableError, read_result, split_into_parts, write_parts
 from dsnb.errors import DataLossError
 from tests.cache.steps import Output
 

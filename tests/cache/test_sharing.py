@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache.catalogue import entries
+from dsnb.cache.recordings.catalogue import entries
 from tests.cache.company import CHUNK, Runs, kill_at_random, report
 from tests.cache.scenes import damaged, leftovers
 from tests.support.waiting import wait_for

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsnb.cache.shield import Shield
+from dsnb.cache.recordings.shield import Shield
 from tests.support.waiting import wait_for
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.cache.recording import (
+from dsnb.cache.recordings.recording import (
     FrameRef,
     LeaseTaken,
     Record,
@@ -15,7 +15,7 @@ from dsnb.cache.recording import (
     decode_record,
     encode_record,
 )
-from dsnb.cache.split_log import SplitLog, elements_before, run_length_encode
+from dsnb.cache.recordings.split_log import SplitLog, elements_before, run_length_encode
 from dsnb.errors import DataLossError
 
 BEGIN = RecordingHeader(entropy=7, repeatable=True, pipeline="range(10)")

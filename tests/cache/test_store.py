@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache import database, store
-from dsnb.cache.failpoints import When, failpoint_hook
-from dsnb.cache.filesystem import FileSystem
-from dsnb.cache.process_identity import this_process
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results import store
+from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, UnavailableError
+from dsnb.storage import sqlite as database
+from dsnb.storage.failpoints import When, failpoint_hook
+from dsnb.storage.filesystem import FileSystem
+from dsnb.storage.process_identity import this_process
 from tests.cache.steps import MEBIBYTE, Output, get, known, put, results
 from tests.support.processes import PythonProcess, python_process
 from tests.support.waiting import wait_for
@@ -91,7 +92,7 @@ def test_a_file_that_may_not_grow_is_an_error_and_costs_no_entry(open_cache: Ope
 
 AS_NOBODY = """
 import os, sys, urllib.parse  # all that is imported later, when this interpreter's files may be out of reach
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import PermissionDeniedError
 from tests.cache.steps import Output, get, known, put, storage
 directory = sys.argv[1]
@@ -246,7 +247,7 @@ def test_a_process_stopped_in_a_transaction_lets_others_read(open_cache: Open, m
     cache = open_cache()
     put(cache, "a")
     code = f"""
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.training import LocalTrainingCache
 cache = LocalTrainingCache({str(cache.directory)!r})
 with cache.store.reading() as index, index.database.transaction():
     print("READY")
@@ -259,8 +260,8 @@ with cache.store.reading() as index, index.database.transaction():
 
 STOPPING = """
 import os, signal, sys
-from dsnb.cache.failpoints import failpoint_hook
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.storage.failpoints import failpoint_hook
+from dsnb.cache.results.training import LocalTrainingCache
 from tests.cache.steps import Output, get, put
 passing = [int(sys.argv[3])]
 def stop(name, when):
@@ -324,7 +325,7 @@ def test_a_process_that_keeps_the_lock_is_an_error_after_a_while(
 
 FORKING = """
 import os, sys
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.training import LocalTrainingCache
 from tests.cache.steps import Output, get, put
 with LocalTrainingCache(sys.argv[1]) as cache:
     put(cache, "a")
@@ -402,7 +403,7 @@ def test_what_a_gone_process_was_writing_goes_and_what_a_living_one_writes_stays
 
 HAMMER = """
 import random, sys, time
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.training import LocalTrainingCache
 from tests.cache.steps import get, put
 seed, seconds = int(sys.argv[1]), float(sys.argv[2])
 chance = random.Random(seed)

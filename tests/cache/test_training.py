@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cache.model_storage import ModelStorage, Resource
-from dsnb.cache.training import Cacheable, LocalTrainingCache, TrainingCache
+from dsnb.cache.results.model_storage import ModelStorage, Resource
+from dsnb.cache.results.training import Cacheable, LocalTrainingCache, TrainingCache
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from tests.cache.steps import MEBIBYTE, Output, get, known, put, results, storage, weight
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import dsnb
-from dsnb.cache.versions import MINIMUM_COMPATIBLE_VERSION, is_compatible
+from dsnb.cache.results.versions import MINIMUM_COMPATIBLE_VERSION, is_compatible
 
 
 @pytest.mark.parametrize(

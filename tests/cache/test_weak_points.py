@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from dsnb.cache.failpoints import When, failpoint_hook
-from dsnb.cache.model_storage import ModelStorage
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.model_storage import ModelStorage
+from dsnb.cache.results.training import LocalTrainingCache
+from dsnb.storage.failpoints import When, failpoint_hook
 from tests.cache.steps import MEBIBYTE, Output, get, known, put, results, storage, weight
 from tests.support.processes import python_process
 
@@ -131,7 +131,7 @@ def test_4_the_lease_of_a_killed_reader_falls_with_it(open_cache: Open) -> None:
     cache = open_cache(max_size=5)
     put(cache, "a", 3 * MEBIBYTE)
     code = f"""
-from dsnb.cache.training import LocalTrainingCache
+from dsnb.cache.results.training import LocalTrainingCache
 cache = LocalTrainingCache({str(cache.directory)!r}, max_size=5)
 with cache.store.leased("output a") as lent:
     print("READY", lent is not None)

@@ -9,8 +9,8 @@ from dsnb.client.inbox import INITIAL_MAX_BYTES, Inbox, TaskRead
 from dsnb.client.ordered_inboxes import RoundRobinInbox
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.errors import CancelledError, UnavailableError
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import ClientUpdate, TaskInfo
-from dsnb.wire.transfer.protocol import FrameSlice
 
 
 def piece_of(count: int, nbytes_each: int = 8) -> FrameSlice:

@@ -5,8 +5,8 @@ import numpy as np
 from dsnb.client.inbox import TaskRead
 from dsnb.client.ordered_inboxes import RoundRobinInbox
 from dsnb.elements.frame import Frame, frames_of
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import TaskInfo
-from dsnb.wire.transfer.protocol import FrameSlice
 
 
 def hold(inbox: RoundRobinInbox, worker: str) -> TaskRead:

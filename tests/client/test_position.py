@@ -13,8 +13,8 @@ from dsnb.client.ordered_inboxes import ReplayInbox
 from dsnb.client.position import History, decode_end, decode_position, encode_end, encode_position
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import IterationPosition, TaskInfo, TaskPosition
-from dsnb.wire.transfer.protocol import FrameSlice
 
 TOLD = IterationPosition(
     tasks=(TaskPosition(task_id="a", incarnation=1, entropy=7), TaskPosition(task_id="b", incarnation=1, skip=10))

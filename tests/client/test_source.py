@@ -10,8 +10,8 @@ import pytest
 import dsnb
 from dsnb.client.source import FromService
 from dsnb.client.trainer_cache import CrossTrainerCache
+from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.dispatcher import events as e
-from dsnb.elements.fingerprint import fingerprint
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.wire import channel as channels
 from tests.support.cluster import Cluster

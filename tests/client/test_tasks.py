@@ -22,9 +22,9 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.pipeline.dataset import Dataset
+from dsnb.transfer import local
+from dsnb.transfer.protocol import OpenRequest, ReadHandle, Sink
 from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, TaskHolding, TaskInfo, TaskOrder
-from dsnb.wire.transfer import local
-from dsnb.wire.transfer.protocol import OpenRequest, ReadHandle, Sink
 from dsnb.worker.task import Task
 from tests.pipeline.driving import context
 from tests.support.waiting import wait_for

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.operation import BuildContext
+from dsnb.transfer.protocol import FrameSlice, OpenRequest, ReadHandle, Sink
 from dsnb.wire.messages import TaskOrder
-from dsnb.wire.transfer.protocol import FrameSlice, OpenRequest, ReadHandle, Sink
 from dsnb.worker.task import Task
 
 END = object()

@@ -13,8 +13,8 @@ import pytest
 import dsnb
 from dsnb.errors import InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.wire.transfer import local
-from dsnb.wire.transfer.protocol import OpenRequest, Sink
+from dsnb.transfer import local
+from dsnb.transfer.protocol import OpenRequest, Sink
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers

@@ -21,9 +21,9 @@ import xxhash
 
 import dsnb
 from dsnb.dispatcher.blobs import BlobStore
+from dsnb.dispatcher.handlers.static_index import static_index
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.records import WorkerJoined
-from dsnb.dispatcher.static_index import static_index
 from dsnb.errors import (
     DataLossError,
     DataLossWarning,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher.cached_iterations import is_endless
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.handlers.cached_iterations import is_endless
+from dsnb.dispatcher.handlers.positions import start_position_of
 from dsnb.dispatcher.journal import Journal
-from dsnb.dispatcher.positions import start_position_of
 from dsnb.dispatcher.split_ranges import RecordedLoss
 from dsnb.dispatcher.state import State, Task, replay
 from dsnb.errors import DsnbError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache.process_identity import this_process
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.errors import DataLossError, DsnbError, InvalidArgumentError, NotFoundError
+from dsnb.storage.process_identity import this_process
 from dsnb.wire.blobs import PIECE_BYTES, blob_digest, blob_pieces
 from dsnb.wire.messages import BlobPiece
 

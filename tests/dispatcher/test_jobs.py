@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher.jobs import MAX_FINISHED_ITERATIONS, had_single_client
-from dsnb.dispatcher.membership import JOBS_KEPT
+from dsnb.dispatcher.handlers.jobs import MAX_FINISHED_ITERATIONS, had_single_client
+from dsnb.dispatcher.handlers.membership import JOBS_KEPT
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 from dsnb.wire.messages import EndedTask, IterationPosition
 from tests.dispatcher.actors import SimClient

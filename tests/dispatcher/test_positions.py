@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dsnb.dispatcher import positions
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.handlers import positions
 from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES, SplitRanges
 from dsnb.dispatcher.state import replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError

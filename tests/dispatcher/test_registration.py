@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher.datasets import known_dataset
+from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.elements.spec import TensorSpec, spec_to_json
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from tests.dispatcher.simulation import CONFIG, Service

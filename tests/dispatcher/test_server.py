@@ -15,11 +15,11 @@ import dsnb
 from dsnb.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.watch import fetch_snapshot, watch_snapshots
+from dsnb.transfer import local
 from dsnb.wire.blobs import blob_digest
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import BlobPiece, BlobRequest, ForgetRequest, SplitsRequest, TaskRequest, WatchRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, GET_SPLITS, GET_TASK, PUT_BLOB, WATCH
-from dsnb.wire.transfer import local
 from tests.support.cluster import Cluster
 from tests.support.reading import first
 from tests.support.waiting import wait_for

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from dsnb.dispatcher.static_index import static_index
+from dsnb.dispatcher.handlers.static_index import static_index
 from dsnb.errors import FailedPreconditionError
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.elements.failure import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.errors import InvalidArgumentError
 
@@ -138,13 +137,3 @@ def test_named_tuples_are_those_that_the_reader_knows() -> None:
 @pytest.mark.parametrize("element", [(), {}, (1, {}), {"a": 1, "meta": {}}], ids=repr)
 def test_elements_may_have_parts_without_leaves(element: Any) -> None:
     assert outcomes([element, element]) == [element, element]
-
-
-def test_a_frame_of_an_error_raises_it_for_each_reader_anew() -> None:
-    frame = Frame.of_failure(failure_of(ValueError("bad row")))
-    with pytest.raises(ValueError, match="bad row") as first:
-        frame.elements(0, 1)
-    with pytest.raises(ValueError, match="bad row") as second:
-        frame.elements(0, 1)
-    assert frame.count == 1
-    assert first.value is not second.value

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from dsnb.elements.fingerprint import fingerprint
+from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import describe, restore, serialise

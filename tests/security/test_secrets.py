@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cache.locations import without_password
+from dsnb.cache.recordings.locations import without_password
 from dsnb.cli.doctor import _proxies
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import discovery

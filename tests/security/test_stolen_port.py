@@ -21,6 +21,7 @@ import pytest
 import dsnb
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.pipeline.graph import serialise
+from dsnb.transfer import local
 from dsnb.wire.channel import open_channel
 from dsnb.wire.codec import encode
 from dsnb.wire.messages import (
@@ -35,7 +36,6 @@ from dsnb.wire.messages import (
     WorkerOrder,
 )
 from dsnb.wire.methods import READ
-from dsnb.wire.transfer import local
 from tests.security.between import Impostor, Recorder, Relay, traces_of
 from tests.support.cluster import Cluster
 from tests.support.dispatchers import RestartableDispatcher

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.elements.tracebacks import RemoteTraceback
+from dsnb.code.tracebacks import RemoteTraceback
 from dsnb.errors import (
     AlreadyExistsError,
     DataLossWarning,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cache.catalogue import entries, verify
+from dsnb.cache.recordings.catalogue import entries, verify
 from dsnb.errors import UnimplementedError
 
 N = 60

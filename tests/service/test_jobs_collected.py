@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dsnb
-from dsnb.dispatcher.membership import JOBS_KEPT
+from dsnb.dispatcher.handlers.membership import JOBS_KEPT
 from dsnb.dispatcher.split_history import MAX_ENDED_JOBS as TIMELINES_KEPT
 from dsnb.errors import DsnbWarning
 from dsnb.monitor.snapshot import OlderJobs

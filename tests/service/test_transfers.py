@@ -85,7 +85,7 @@ def test_a_way_that_is_asked_for_is_taken(transfer: str) -> None:
 
 @TESTS_TRANSFER_CHOICE
 def test_a_worker_on_another_host_is_read_by_grpc(monkeypatch: pytest.MonkeyPatch, service: DataService) -> None:
-    monkeypatch.setattr("dsnb.wire.transfer.shared_memory.messages.socket_name", lambda uid: f"\0dsnb-not-here-{uid}")
+    monkeypatch.setattr("dsnb.transfer.shared_memory.messages.socket_name", lambda uid: f"\0dsnb-not-here-{uid}")
     with read(images(), service) as elements:
         assert int(next(elements)[0]) == 0
         assert (link(service).transfer, link(service).reason) == (

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.cache.failpoints import When, failpoint_hook
 from dsnb.errors import AlreadyExistsError, DataLossError, ResourceExhaustedError
+from dsnb.storage.failpoints import When, failpoint_hook
 from tests.support.cluster import Cluster
 from tests.support.reading import numbers, run_in_threads
 

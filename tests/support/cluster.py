@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import dsnb
 from dsnb.monitor.snapshot import JobStatus, Snapshot
-from dsnb.wire.transfer import local
+from dsnb.transfer import local
 from tests.support.ports import unused_port
 
 HEARTBEAT_MS = 100

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import dsnb.errors
-from dsnb.elements.fingerprint import Component, Fingerprint, fingerprint
+from dsnb.code.fingerprint.fingerprint import Component, Fingerprint, fingerprint
 from dsnb.pipeline.operation import Operation
 
 ROOT = str(Path(dsnb.errors.__file__).parent.parent)
@@ -21,7 +21,7 @@ _FINGERPRINT_SCRIPT = """
 import json, sys
 source, name = sys.argv[1:]
 exec(compile(source, name, "exec"))
-from dsnb.elements.fingerprint import fingerprint
+from dsnb.code.fingerprint.fingerprint import fingerprint
 found = fingerprint(f)
 print(json.dumps([found.digest, [[c.path, c.kind, c.digest, c.detail] for c in found.components], found.unhashable]))
 """

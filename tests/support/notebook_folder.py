@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dsnb.elements import imports
+from dsnb.code import imports
 from dsnb.pipeline.graph import Graph, restore, serialise
 from tests.support.graphs import blob_loader, pipeline_with
 

@@ -17,9 +17,9 @@ import pytest
 
 from dsnb.client import tasks
 from dsnb.client.transfers import choose_transfer
+from dsnb.transfer import local
+from dsnb.transfer.protocol import Endpoint, LinkStats
 from dsnb.wire.messages import TaskInfo
-from dsnb.wire.transfer import local
-from dsnb.wire.transfer.protocol import Endpoint, LinkStats
 
 FORCED_TRANSFER = os.environ.get("DSNB_TRANSFER")
 TRANSFERS = [FORCED_TRANSFER] if FORCED_TRANSFER else ["grpc", "local", "shared_memory"]

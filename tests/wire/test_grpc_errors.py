@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from dsnb import errors
-from dsnb.elements.failure import RemoteTraceback
+from dsnb.code.tracebacks import RemoteTraceback
 from dsnb.errors import DsnbError, FailedPreconditionError
 from dsnb.wire.channel import Channel
 from dsnb.wire.grpc_errors import error_from_call

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from dsnb.transfer.protocol import FIRST_GRANT
 from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.transfer.protocol import FIRST_GRANT
 from dsnb.worker.cursors import TakenSlice
 from dsnb.worker.shared_log import SharedLog
 

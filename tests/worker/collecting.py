@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.wire.transfer.protocol import FrameSlice, OpenRequest, Sink
+from dsnb.transfer.protocol import FrameSlice, OpenRequest, Sink
 from tests.support.waiting import wait_for
 
 UNLIMITED = 1 << 30
 
 
 class Collector(Sink):
-    """Keeps pieces, and what else a reading says; see `dsnb.wire.transfer.protocol.Sink`."""
+    """Keeps pieces, and what else a reading says; see `dsnb.transfer.protocol.Sink`."""
 
     def __init__(self) -> None:
         self.pieces: list[FrameSlice] = []

@@ -15,7 +15,7 @@ import pytest
 
 from dsnb.elements import frame as frames
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.wire.transfer.shared_memory import memory as memories
+from dsnb.transfer.shared_memory import memory as memories
 from dsnb.worker import arena as module
 from dsnb.worker.arena import Arena, ArenaBuffer
 from tests.support.overwriting import overwrite

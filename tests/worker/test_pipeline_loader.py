@@ -13,9 +13,9 @@ import xxhash
 
 import dsnb
 from dsnb.errors import CancelledError, DataLossError, NotFoundError
+from dsnb.transfer import local
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import TaskOrder
-from dsnb.wire.transfer import local
 from dsnb.worker.pipeline_loader import DefinitionCache, fetch, stage_builder
 from dsnb.worker.retry_policy import RetryPolicy
 from tests.pipeline.driving import drain, no_room, plain

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsnb.code.failures import exception_of
 from dsnb.elements.frame import Frame
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
@@ -64,10 +65,7 @@ class Shelf:
         """Everything that came, errors in their places."""
         out: list[Any] = []
         for frame in list(self.frames):
-            try:
-                out += frame.elements(0, frame.count)
-            except Exception as error:  # noqa: BLE001 - part of what came
-                out.append(error)
+            out += [exception_of(frame.failure)] if frame.failure is not None else frame.elements(0, frame.count)
         return out
 
 

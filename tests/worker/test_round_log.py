@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsnb.elements.failure import failure_of
+from dsnb.code.failures import failure_of
 from dsnb.elements.frame import Frame
 from dsnb.wire.schedule import consumer_name
 from dsnb.worker.round_log import RoundLog

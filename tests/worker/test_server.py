@@ -20,9 +20,9 @@ from dsnb.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
+from dsnb.transfer import local
 from dsnb.wire.messages import JoinRequest, TaskOrder
 from dsnb.wire.methods import JOIN
-from dsnb.wire.transfer import local
 from tests.support.cluster import Cluster
 from tests.support.ports import unused_port
 from tests.support.reading import first, numbers

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsnb.elements.failure import failure_of
+from dsnb.code.failures import failure_of
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.worker.spill import Spill, SpilledFrame, SpillLimit
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from dsnb.elements.tracebacks import format_location, format_note
+from dsnb.code.tracebacks import format_location, format_note
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from dsnb.arguments import anything, checked
+from dsnb.code.tracebacks import clean_for_user
 from dsnb.dataclass import dataclass
-from dsnb.elements.tracebacks import clean_for_user
 from dsnb.errors import FailedPreconditionError, UnimplementedError, is_element_error
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH, AdaptiveRunLength
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport, closes_slowly, reports

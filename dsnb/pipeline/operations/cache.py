@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from dataclasses import field, replace
 from typing import Any, Final
 
-from dsnb.cache.backends import PipelineRecordings, warn
-from dsnb.cache.frames import Run, frames_from_run, rows
-from dsnb.cache.locations import check_location, recordings_at, without_password
-from dsnb.cache.memory import RecordingMemory
-from dsnb.cache.metadata import RecordingMetadata
 from dsnb.cache.opened_files import FileComparison, FileState, OpenedFiles, file_states
-from dsnb.cache.reader import RecordingReader
-from dsnb.cache.recorder import FallBackToPipeline
-from dsnb.cache.recording import RecordingHeader
-from dsnb.cache.split_recording import SplitRecording
-from dsnb.cache.writer import RecordingPlan
+from dsnb.cache.recordings.backends import PipelineRecordings, warn
+from dsnb.cache.recordings.frames import Run, frames_from_run, rows
+from dsnb.cache.recordings.locations import check_location, recordings_at, without_password
+from dsnb.cache.recordings.memory import RecordingMemory
+from dsnb.cache.recordings.metadata import RecordingMetadata
+from dsnb.cache.recordings.reader import RecordingReader
+from dsnb.cache.recordings.recorder import FallBackToPipeline
+from dsnb.cache.recordings.recording import RecordingHeader
+from dsnb.cache.recordings.split_recording import SplitRecording
+from dsnb.cache.recordings.writer import RecordingPlan
+from dsnb.code.fingerprint.fingerprint import Fingerprint, fingerprint
+from dsnb.code.pipeline_classes import PipelineClasses
 from dsnb.dataclass import dataclass
-from dsnb.elements.fingerprint import Fingerprint, fingerprint
 from dsnb.elements.frame import Frame
-from dsnb.elements.pipeline_classes import PipelineClasses
 from dsnb.errors import FailedPreconditionError, UnimplementedError
 from dsnb.pipeline.engine.randomness import FIXED_SEED
 from dsnb.pipeline.engine.stage import Stage, as_list

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dsnb.cache.backends import StoreFailed
-from dsnb.cache.frames import Run, elements_for_reader, nbytes_of
 from dsnb.cache.opened_files import FileState
-from dsnb.cache.recording import FrameRef
-from dsnb.cache.split_recording import SplitRecording
+from dsnb.cache.recordings.backends import StoreFailed
+from dsnb.cache.recordings.frames import Run, elements_for_reader, nbytes_of
+from dsnb.cache.recordings.recording import FrameRef
+from dsnb.cache.recordings.split_recording import SplitRecording
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DataLossError
 from dsnb.pipeline.engine.resume_point import ResumablePositions, ResumePoint

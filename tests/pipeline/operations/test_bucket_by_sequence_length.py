@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.elements.fingerprint import fingerprint
+from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import restore, serialise

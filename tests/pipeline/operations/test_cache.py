@@ -373,7 +373,7 @@ def recorded(tmp_path: Path, start: int, limit: int | None = None) -> Dataset:
 
 
 def starts(tmp_path: Path) -> list[str]:
-    from dsnb.cache.catalogue import entries
+    from dsnb.cache.recordings.catalogue import entries
 
     return sorted(entry.pipeline.split("(")[1].split(",")[0] for entry in entries(str(tmp_path / "cache")))
 
@@ -539,7 +539,7 @@ def test_other_arguments_are_checked(arguments: dict[str, Any]) -> None:
 
 
 def test_a_cell_that_is_run_again_makes_the_same_pipeline(tmp_path: Path) -> None:
-    from dsnb.elements.fingerprint import fingerprint
+    from dsnb.code.fingerprint.fingerprint import fingerprint
 
     def digest(where: Path | None) -> str:
         return fingerprint(Dataset.range(3).cache(where).batch(2).operation).digest
@@ -615,7 +615,7 @@ def test_who_was_stopped_while_evicting_a_recording_holds_nobody_up(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     list(squares(calls).cache(tmp_path / "cache"))
-    monkeypatch.setattr("dsnb.cache.recording_directory._EVICTION_S", 0.1)
+    monkeypatch.setattr("dsnb.cache.recordings.recording_directory._EVICTION_S", 0.1)
     (lock,) = (tmp_path / "cache").glob("*/lock")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -658,7 +658,7 @@ def read_only() -> Any:
     import errno
     from contextlib import contextmanager
 
-    from dsnb.cache.failpoints import failpoint_hook
+    from dsnb.storage.failpoints import failpoint_hook
 
     @contextmanager
     def refused(folder: Path) -> Iterator[None]:
@@ -680,7 +680,7 @@ def read_only() -> Any:
 def test_a_full_disk_ends_the_recording_and_not_the_pass(calls: Calls, tmp_path: Path, step: str, number: int) -> None:
     import errno
 
-    from dsnb.cache.failpoints import failpoint_hook
+    from dsnb.storage.failpoints import failpoint_hook
 
     left = [number]
 
@@ -704,7 +704,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_pass(calls: Calls, tmp_path:
 def test_a_disk_that_fails_at_any_moment_stops_no_pass(calls: Calls, tmp_path: Path, rate: float) -> None:
     import errno
 
-    from dsnb.cache.failpoints import failpoint_hook
+    from dsnb.storage.failpoints import failpoint_hook
 
     def failing(seed: int) -> Callable[[str, str], None]:
         draw = random.Random(seed)

@@ -1,0 +1,138 @@
+"""Locations of recordings that a user can name: a directory, or the address of a server or a remote store."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from dsnb.arguments import path, text
+from dsnb.cache.recordings.backends import PipelineRecordings
+from dsnb.cache.recordings.metadata import RecordingMetadata
+from dsnb.cache.recordings.recording_directory import DirectoryRecordings, check_format
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+
+_REDIS = ("redis", "rediss")
+
+
+def parse_location(name: str, value: Any) -> str | None:
+    """Validate a location: returns an absolute path or an address; None, which stands for memory, for "".
+
+    Args:
+        name: The name of the argument, for errors.
+        value: The user's value.
+
+    Raises:
+        InvalidArgumentError: the value is not a valid location.
+        FailedPreconditionError: a package that such an address needs is not installed.
+    """
+    if isinstance(value, str) and not value:
+        return None
+    if isinstance(value, str) and "://" in value:
+        return _parse_url(name, text(name, value))
+    return _parse_directory(name, path(name, value))
+
+
+def _parse_directory(name: str, given: str) -> str:
+    directory = os.path.abspath(given)
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise InvalidArgumentError(
+            f"`{name}` is {directory}, which is a file", hint="pass a directory: it holds many files"
+        )
+    return directory
+
+
+def _parse_url(name: str, url: str) -> str:
+    if _scheme(url) in _REDIS:
+        _require(url, "redis")
+        try:
+            _ = urlsplit(url).port
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"`{name}` has no port that could be one: {error}", hint="redis://host:6379/0"
+            ) from None
+    else:
+        _require(url, "fsspec")
+        _check_protocols(name, url)
+    return url
+
+
+def _require(url: str, package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise FailedPreconditionError(
+            f"recording to {_scheme(url)}:// needs the package {package}, which is not installed",
+            did="nothing was recorded",
+            hint=f"pip install 'dsnb[{package}]'",
+        )
+    # Import it now, not with the first element: Ctrl-C during an import can leave a package that cannot be imported
+    # again in this process.
+    importlib.import_module(package)
+
+
+def _check_protocols(name: str, url: str) -> None:
+    import fsspec
+
+    for protocol in _scheme(url).split("::"):
+        try:
+            fsspec.get_filesystem_class(protocol)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"`{name}` begins with {protocol}://, which fsspec does not know", hint="look at the address"
+            ) from error
+        except ImportError as error:
+            raise FailedPreconditionError(
+                f"recording to {protocol}:// needs a package that is not installed",
+                did="nothing was recorded",
+                hint=str(error),
+            ) from error
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0]
+
+
+def check_location(where: str) -> None:
+    """Check that a directory can be read; other locations are not checked.
+
+    Raises:
+        FailedPreconditionError: a newer version of dsnb has recorded there.
+    """
+    if "://" not in where:
+        with contextlib.suppress(OSError):  # it may be readable later, and stops no pass if it is not
+            check_format(where)
+
+
+def supports_expiry(where: str) -> bool:
+    """Whether recordings in this location can expire when they are not read."""
+    return "://" not in where or _scheme(where) in _REDIS
+
+
+def recordings_at(
+    where: str, key: str, about: RecordingMetadata, *, limit: int | None, expire_s: float | None
+) -> PipelineRecordings:
+    """The recordings of one pipeline in a location."""
+    if "://" not in where:
+        return DirectoryRecordings(where, key, about, limit=limit, expire_s=expire_s)
+    if _scheme(where) in _REDIS:
+        from dsnb.cache.recordings.redis import RedisRecordings
+
+        return RedisRecordings(where, key, about, limit=limit, expire_s=expire_s)
+    from dsnb.cache.recordings.remote import RemoteRecordings
+
+    return RemoteRecordings(where, key, about, limit=limit)
+
+
+def without_password(where: str) -> str:
+    """A location for display: without user name and password, before the host or in the query.
+
+    Example:
+        >>> without_password("redis://:secret@host:6379/0"), without_password("redis://host/0?password=secret")
+        ('redis://host:6379/0', 'redis://host/0')
+    """
+    scheme, mark, rest = where.partition("://")
+    if not mark:
+        return where
+    return f"{scheme}{mark}{rest.rpartition('@')[2].partition('?')[0]}"

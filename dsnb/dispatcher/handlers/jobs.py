@@ -1,0 +1,452 @@
+"""Jobs and their iterations: joining and leaving of clients, creation of tasks, and the end of an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.handlers import cached_iterations, job_parameters, positions, reassignment, shards
+from dsnb.dispatcher.handlers.datasets import known_dataset
+from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
+from dsnb.pipeline.modes import MODES, STATIC_MODES, require_endless
+from dsnb.wire.job_names import qualified_job_name
+from dsnb.wire.messages import TaskHolding
+
+MAX_FINISHED_ITERATIONS = 16
+"""How many finished iterations of a job are kept in full; of older ones only the number is kept."""
+
+
+def join(core: Context, event: e.Join) -> e.Joined:
+    """Add a client to one iteration of a job; create the job, the iteration and its tasks if they do not exist.
+
+    Raises:
+        NotFoundError: the dataset is not registered, or a client rejoins an iteration that was dropped.
+        UnimplementedError: the mode is DYNAMIC and the pipeline's sources cannot be split.
+        FailedPreconditionError: the pipeline is marked for HINT and the mode is another one; or finite data are to be
+            read in rounds; or the iteration cannot begin at the position.
+        InvalidArgumentError: the mode is unknown, the job exists with other parameters, the iteration cannot be
+            divided into shards, or the position is of another pipeline.
+    """
+    dataset = known_dataset(core, event.dataset_id)
+    if event.mode not in MODES:
+        raise InvalidArgumentError(f"{event.mode!r} is no processing mode", hint=f"it is one of {', '.join(MODES)}")
+    if event.mode == "DYNAMIC" and dataset.unsplittable_reason:
+        raise UnimplementedError(dataset.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
+    if event.num_consumers:
+        require_endless(dataset.cardinality)
+    shards.check(core, event, dataset)
+    if event.position is not None:
+        positions.check(core, event, event.position)
+    if event.previous_client_id:
+        _check_rejoin(core, event)
+    job = _get_or_create_job(core, event)
+    number = event.previous_iteration if event.previous_client_id else _choose_iteration(core, job, event)
+    if event.position is not None:
+        _drop_existing_iteration(core, job, number)
+    iteration = job.iterations.get(number)
+    if iteration is None:
+        iteration = _create_iteration(core, job, number, event)
+    # A new client with a consumer index that is in use replaces the old one.
+    if iteration.rounds is not None and (before := iteration.rounds.client_ids[event.consumer_index]):
+        remove_client(core, core.state.clients[before])
+    readers, losses = len(iteration.clients), len(iteration.losses)
+    client_id = str(core.next_number("client"))
+    core.record(
+        r.ClientJoined(
+            client_id=client_id,
+            job=job.name,
+            iteration=iteration.number,
+            trainer_id=event.trainer_id,
+            consumer_index=event.consumer_index if job.num_consumers else -1,
+            holdings=event.holdings,
+        )
+    )
+    core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
+    core.transient.iterations_unread_since.pop((job.name, iteration.number), None)
+    core.transient.jobs_unused_since.pop(job.name, None)
+    reassignment.client_joined(core, client_id, iteration, event)
+    return e.Joined(
+        client_id=client_id,
+        job=job.name,
+        iteration=iteration.number,
+        finished=iteration.finished,
+        other_clients=readers,
+        missing_shards=shards.without_worker(core, iteration),
+        loss_count=losses,
+        paused_by=job.paused_by,
+    )
+
+
+def _check_rejoin(core: Context, event: e.Join) -> None:
+    """Refuse a client that was counted as lost and rejoins an iteration that no longer exists.
+
+    Raises:
+        NotFoundError: the iteration or its job was dropped.
+    """
+    job = core.state.jobs.get(event.job_name)
+    iteration = job.iterations.get(event.previous_iteration) if job is not None else None
+    if (
+        iteration is None
+        or not event.previous_client_id.isdecimal()
+        or int(event.previous_client_id) < iteration.first_client
+    ):
+        raise unknown_client_error(event.previous_client_id)  # a new iteration may have the same number
+    before = core.state.clients.get(event.previous_client_id)
+    if before is not None and not before.cancelled_by:
+        remove_client(core, before, event.holdings)
+
+
+def _choose_iteration(core: Context, job: Job, event: e.Join) -> int:
+    """The number of the iteration that a client reads. Coordinated reads are endless: all consumers use iteration 0."""
+    if job.cached:
+        return cached_iterations.choose_iteration(core, job, event)
+    if job.num_consumers:
+        return 0
+    number = event.iteration
+    while event.skip_finished and is_finished(job, number):
+        number += 1
+    return number
+
+
+def is_finished(job: Job, number: int) -> bool:
+    """Whether an iteration of a job is finished, archived or not."""
+    iteration = job.iterations.get(number)
+    return iteration.finished if iteration is not None else number in job.archived_iterations
+
+
+def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
+    """Remove a client from its iteration. Elements that it was sent and did not consume go to the other clients.
+
+    What the client consumed, by the holdings `reported` now and before, is recorded: its workers may die before they
+    report it.
+    """
+    iteration = core.state.iteration(client.job, client.iteration)
+    before = [table.pop(client.client_id, None) for table in core.transient.holdings.values()]
+    consumed = [
+        replace(holding, held=()) for holding in (*before, *reported) if holding is not None and holding.consumed
+    ]
+    core.record(r.ClientLeft(client_id=client.client_id, died=died, holdings=tuple(consumed)))
+    if client.client_id not in core.transient.finished_clients:
+        core.transient.iterations_without_departures.discard((client.job, client.iteration))
+    core.transient.forget_client(client.client_id)
+    for worker in dict.fromkeys(core.state.tasks[task].worker for task in iteration.tasks):
+        release_client(core, worker, client.client_id, died=died)
+    reassignment.retry_unassigned(core, iteration)
+
+
+def release_client(core: Context, worker: str, client_id: str, *, died: bool = False) -> None:
+    """Have a worker take back the elements that a client did not consume."""
+    if worker in core.state.workers:
+        number = core.transient.sent_releases[worker] = core.transient.sent_releases.get(worker, 0) + 1
+        core.instruct(e.ReleaseClient(worker=worker, client_id=client_id, number=number, died=died))
+
+
+def confirm_end(core: Context, event: e.TasksReadToEnd) -> bool:
+    """Whether an iteration is over for a client that has read these tasks to their end.
+
+    It may be over for one client while others still consume: no client waits for another's consumption. But elements
+    that a client does not consume go to the others. So if a client left early, the workers must confirm that nothing is
+    left for this one, and while another client is disconnected the answer is False.
+    """
+    client = core.state.clients.get(event.client_id)
+    if client is None or client.cancelled_by:
+        raise unknown_client_error(event.client_id)
+    if core.state.jobs[client.job].cached:
+        return cached_iterations.trainer_ended(core, client, event.ended)
+    iteration = core.state.iteration(client.job, client.iteration)
+    if iteration.finished:
+        _mark_finished_for(core, client, event)
+        return True
+    left = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
+    if not iteration.tasks:
+        return False  # the workers left; workers that join later produce the rest
+    if not _has_read(left, event) or not _can_end_for(core, client, iteration, left, event):
+        return False
+    _mark_finished_for(core, client, event)
+    if iteration.clients == [client.client_id]:
+        for task in left:
+            core.record(r.TaskEnded(task_id=task.task_id))
+        finish_if_tasks_ended(core, client.job, iteration)
+    return True
+
+
+def _has_read(tasks: Iterable[Task], event: e.TasksReadToEnd) -> bool:
+    """Whether the client has read these tasks to their end, and they are at work where it read them."""
+    ended = {(task.task_id, task.incarnation) for task in event.ended}
+    return all(
+        (task.task_id, task.incarnation) in ended and task.unassignment is None and not task.splits_refused
+        for task in tasks
+    )
+
+
+def _can_end_for(
+    core: Context, client: Client, iteration: Iteration, tasks: Iterable[Task], event: e.TasksReadToEnd
+) -> bool:
+    """Whether nothing is left for the client of tasks that it has read; workers that cannot tell must report first."""
+    others = (other for other in iteration.clients if other != client.client_id)
+    if any(other in core.transient.disconnected_clients for other in others):
+        return False  # it may be dead, and then this client gets its elements
+    if (client.job, client.iteration) in core.transient.iterations_without_departures:
+        return True
+    received = {task.task_id: task.received for task in event.ended}
+    unsure = [task for task in tasks if not _worker_confirms_end(core, task, client, received[task.task_id])]
+    core.instruct(*(e.RequestReport(worker=worker) for worker in {task.worker for task in unsure}))
+    return not unsure
+
+
+def _mark_finished_for(core: Context, client: Client, event: e.TasksReadToEnd) -> None:
+    core.transient.finished_clients.add(client.client_id)
+    if not event.elements:
+        core.transient.clients_without_elements.setdefault((client.job, client.iteration), set()).add(client.client_id)
+
+
+def had_single_client(core: Context, client: Client) -> bool:
+    """Whether no other client received elements of a client's finished iteration, and no elements were lost."""
+    iteration = core.state.iteration(client.job, client.iteration)
+    had_nothing = core.transient.clients_without_elements.get((client.job, client.iteration), set()) - {
+        client.client_id
+    }
+    return iteration.join_count - len(had_nothing) == 1 and not iteration.losses
+
+
+def _worker_confirms_end(core: Context, task: Task, client: Client, received: int) -> bool:
+    """Whether a worker's last report shows that a task has nothing left, and nothing in transfer to a client.
+
+    The worker must also have confirmed all releases: a released client's elements go back to the task.
+    """
+    released = core.transient.confirmed_releases.get(task.worker, 0) >= core.transient.sent_releases.get(task.worker, 0)
+    progress = core.transient.progress.get(task.task_id)
+    if not released or progress is None or progress.incarnation != task.incarnation:
+        return False
+    return progress.exhausted and progress.sent.get(client.client_id, received) == received
+
+
+def forget(core: Context, event: e.ForgetJob) -> None:
+    """Drop a job that has no clients.
+
+    Raises:
+        NotFoundError: there is no such job.
+        FailedPreconditionError: the job has clients.
+    """
+    job = known_job(core, event.name)
+    if job.clients:
+        raise FailedPreconditionError(
+            f"the job {job.name!r} is read by {len(job.clients)} client(s)",
+            did="it was kept",
+            hint="close their iterators first",
+        )
+    drop_job(core, job)
+
+
+def known_job(core: Context, name: str) -> Job:
+    """The job of that name; if there is none, the only job with that name within its dataset id.
+
+    Raises:
+        NotFoundError: there is no such job, or several datasets have a job of that name.
+    """
+    job = core.state.jobs.get(name)
+    if job is None:
+        within = [job for job in core.state.jobs.values() if job.name == qualified_job_name(job.dataset_id, name)]
+        if len(within) == 1:
+            return within[0]
+        names = ", ".join(sorted(core.state.jobs)) or "none"
+        raise NotFoundError(
+            f"there is no job {name!r}",
+            did="nothing was changed",
+            hint=f"{did_you_mean(name, core.state.jobs)}jobs of this service: {names}",
+        )
+    return job
+
+
+def end_task(core: Context, task_id: str) -> None:
+    """End a task that has no more elements for any client; the iteration is finished with its last task."""
+    task = core.state.tasks.get(task_id)
+    if task is None or task.ended:
+        return
+    cached = core.state.jobs[task.job].cached
+    if task.splits_refused and not (cached and _awaits_trainer(core, task)):
+        # A lost trainer may return for elements that only this task can produce: another worker takes it over.
+        if cached and core.state.iteration(task.job, task.iteration).lost_trainers:
+            reassignment.hand_over(core, task)
+            return
+        if cached:
+            cached_iterations.close_iteration(core, task_id)
+        drop_task_early(core, task)
+        return
+    if cached:
+        return  # other trainers may still join; `cached_iterations` decides when the iteration is over
+    core.record(r.TaskEnded(task_id=task_id))
+    finish_if_tasks_ended(core, task.job, core.state.iteration(task.job, task.iteration))
+
+
+def _awaits_trainer(core: Context, task: Task) -> bool:
+    """Whether a trainer of a task's iteration has yet to connect to the task's worker."""
+    progress = core.transient.progress.get(task.task_id)
+    came = {trainer.trainer_id for trainer in progress.trainers} if progress is not None else set()
+    clients = core.state.iteration(task.job, task.iteration).clients
+    return any(core.state.clients[client].trainer_id not in came for client in clients)
+
+
+def drop_task_early(core: Context, task: Task) -> None:
+    """Drop a task that gets no more splits: other tasks, or those of workers that join later, get the rest."""
+    drop_task(core, task.task_id)
+    core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
+    finish_if_tasks_ended(core, task.job, core.state.iteration(task.job, task.iteration))
+
+
+def finish_if_tasks_ended(core: Context, job: str, iteration: Iteration) -> None:
+    """Finish an iteration whose tasks have all ended.
+
+    An iteration without tasks is finished too if its last shard was given up.
+    """
+    if iteration.finished or not (iteration.tasks or ENDED in iteration.shards):
+        return
+    if all(core.state.tasks[task].ended for task in iteration.tasks):
+        core.record(r.IterationFinished(job=job, iteration=iteration.number))
+        missing = shards.without_worker(core, iteration)
+        if missing:
+            text = f"pass {iteration.number} of job {job!r} ended without shard {', '.join(missing)}: no worker came"
+            core.instruct(e.Announce(level="warning", text=text))
+        cached_iterations.announce_end(core, job, iteration)
+        core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
+        if not iteration.clients:
+            core.transient.iterations_unread_since[job, iteration.number] = core.now
+
+
+def add_task(core: Context, job: str, iteration: int, worker: str, shard: int = -1) -> None:
+    """Create a task of an iteration for a worker."""
+    task_id = str(core.next_number("task"))
+    core.record(r.TaskCreated(task_id=task_id, job=job, iteration=iteration, worker=worker, shard=shard))
+    core.instruct(e.StartTask(worker=worker, task_id=task_id))
+
+
+def fill_shards(core: Context, job: str, iteration: Iteration) -> None:
+    """Assign the shards of an iteration that have no task to workers without a shard."""
+    for worker in list(core.state.workers.values()):
+        shard = shards.vacant_shard(core, iteration, worker)
+        if shard is not None:
+            add_task(core, job, iteration.number, worker.uid, shard)
+            core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
+
+
+def drop_task(core: Context, task_id: str) -> None:
+    """Remove a task from its iteration and from its worker."""
+    task = core.state.tasks[task_id]
+    core.record(r.TaskDropped(task_id=task_id))
+    core.transient.forget_progress(task_id)
+    core.transient.holdings.pop(task_id, None)
+    if task.worker:
+        core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
+
+
+def free_iteration(core: Context, job: Job, iteration: Iteration) -> None:
+    """Drop all tasks of an iteration, on the workers too, and what is known of its clients."""
+    core.transient.iterations_unread_since.pop((job.name, iteration.number), None)
+    core.transient.consumer_states.pop((job.name, iteration.number), None)
+    core.transient.iterations_without_departures.discard((job.name, iteration.number))
+    core.transient.clients_without_elements.pop((job.name, iteration.number), None)
+    for task_id in list(iteration.tasks):
+        drop_task(core, task_id)
+
+
+def drop_iteration(core: Context, job: Job, iteration: Iteration) -> None:
+    """Free an iteration that has no clients. A finished one stays known: a client that reads it finds it empty."""
+    free_iteration(core, job, iteration)
+    if iteration.finished:
+        archive_iterations(core, job, MAX_FINISHED_ITERATIONS)
+    else:
+        core.record(r.IterationDropped(job=job.name, iteration=iteration.number))
+
+
+def archive_iterations(core: Context, job: Job, kept: int) -> None:
+    """Keep the newest finished iterations without clients, at most `kept`; archive the others."""
+    done = [number for number, it in sorted(job.iterations.items()) if it.finished and not it.clients and not it.tasks]
+    for number in done[: max(0, len(done) - kept)]:
+        core.transient.iterations_unread_since.pop((job.name, number), None)
+        core.record(r.IterationArchived(job=job.name, iteration=number))
+
+
+def drop_job(core: Context, job: Job) -> None:
+    """Forget a job with all its iterations."""
+    if not job.anonymous:
+        core.instruct(e.Announce(level="info", text=f"job {job.name!r} was forgotten"))
+    for iteration in job.iterations.values():
+        free_iteration(core, job, iteration)
+    core.transient.jobs_unused_since.pop(job.name, None)
+    core.record(r.JobForgotten(name=job.name))
+    if not core.state.datasets[job.dataset_id].chosen:
+        core.transient.datasets_unused_since[job.dataset_id] = core.now
+
+
+def unknown_client_error(client_id: str) -> NotFoundError:
+    """The error for a client that the dispatcher does not know, or no longer knows."""
+    return NotFoundError(
+        f"Unknown iteration client id {client_id}",
+        did="its place was given up: it was not heard of for longer than client_timeout_ms",
+        hint="iterate the dataset again; raise DispatcherConfig(client_timeout_ms=...) if clients pause for long",
+    )
+
+
+def _get_or_create_job(core: Context, event: e.Join) -> Job:
+    name = event.job_name or _new_name(core)
+    job = core.state.jobs.get(name)
+    if job is not None:
+        change = job_parameters.check(core, job, event)
+        if not change:
+            return job
+        drop_job(core, job)
+        core.instruct(e.Announce(level="info", text=f"job {job.name!r} was replaced: {change}"))
+    core.record(
+        r.JobCreated(
+            name=name,
+            anonymous=not event.job_name,
+            dataset_id=event.dataset_id,
+            mode=event.mode,
+            cached=event.cached,
+            compression=event.compression,
+            target_workers=event.target_workers,
+            num_consumers=event.num_consumers,
+        )
+    )
+    if event.job_name:  # an anonymous job is created for each iteration of a plain loop: not worth an event
+        core.instruct(e.Announce(level="info", text=f"job {name!r} was made ({event.mode})"))
+    return core.state.jobs[name]
+
+
+def _new_name(core: Context) -> str:
+    number = core.next_number("job")
+    while f"anonymous-{number}" in core.state.jobs:
+        number += 1
+    return f"anonymous-{number}"
+
+
+def _drop_existing_iteration(core: Context, job: Job, number: int) -> None:
+    """Forget an iteration that has no clients, finished or not, so that it can begin at a position."""
+    iteration = job.iterations.get(number)
+    if iteration is not None:
+        free_iteration(core, job, iteration)
+    if iteration is not None or number in job.archived_iterations:
+        core.record(r.IterationDropped(job=job.name, iteration=number))
+
+
+def _create_iteration(core: Context, job: Job, number: int, event: e.Join) -> Iteration:
+    core.transient.iterations_without_departures.add((job.name, number))
+    if event.position is not None and not positions.at_beginning(event.position):
+        return positions.create_iteration_at(core, job, event, event.position)
+    archived = number in job.archived_iterations
+    count = shards.count(core) if job.mode in STATIC_MODES and not archived else 0
+    core.record(
+        r.IterationCreated(
+            job=job.name, iteration=number, num_shards=count, entropy=event.entropy, num_consumers=job.num_consumers
+        )
+    )
+    if archived:
+        core.record(r.IterationFinished(job=job.name, iteration=number))
+        return job.iterations[number]
+    for shard, worker in shards.first_owners(core):
+        add_task(core, job.name, number, worker, shard if count else -1)
+    return job.iterations[number]

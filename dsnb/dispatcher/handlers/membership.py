@@ -1,0 +1,411 @@
+"""Workers and clients: how they join, report, disconnect and leave, their deadlines, and garbage collection."""
+
+from __future__ import annotations
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.handlers import cached_iterations, datasets, jobs, reassignment, shards, splits, static_index
+from dsnb.dispatcher.state import Iteration, Job, Task, Worker
+from dsnb.errors import FailedPreconditionError, NotFoundError
+
+JOBS_KEPT = 100
+"""How many jobs without a client are kept in full."""
+
+# ---- workers
+
+
+def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
+    """Add a worker, or handle its reconnection, and send its tasks; returns the worker's name.
+
+    Raises:
+        FailedPreconditionError: `worker_addresses` has no free entry for the worker.
+    """
+    known = core.state.workers.get(event.uid)
+    if known is None:
+        known = _join(core, event)
+    else:
+        _reconnect(core, known, event)
+    if known.draining:
+        core.instruct(e.SendDrainOrder(worker=event.uid))
+    _set_worker_deadline(core, event.uid, core.config.worker_timeout_ms)
+    for task_id in event.tasks:
+        if task_id not in core.state.tasks or core.state.tasks[task_id].worker != event.uid:
+            core.instruct(e.DropTask(worker=event.uid, task_id=task_id))
+    for _, iteration in list(core.state.unfinished_iterations()):
+        reassignment.retry_unassigned(core, iteration)
+    return known.name
+
+
+def _join(core: Context, event: e.WorkerArrives) -> Worker:
+    """Add a worker, and give it a task of each iteration that it can help with."""
+    before = next((w for w in core.state.workers.values() if w.address == event.address), None)
+    served = _fully_read_iterations(core, before)  # before `_add_worker` drops the old process's ended tasks
+    added = _add_worker(core, event, before)
+    for job, iteration in list(core.state.unfinished_iterations()):
+        if iteration.shards:
+            jobs.fill_shards(core, job.name, iteration)
+        elif (job.name, iteration.number) in served or reassignment.waits_for_worker(core, job, iteration, added):
+            continue
+        elif not shards.has_task(core, iteration, added):
+            jobs.add_task(core, job.name, iteration.number, event.uid)
+            core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
+    return added
+
+
+def _reconnect(core: Context, worker: Worker, event: e.WorkerArrives) -> None:
+    """Bring a worker up to date that kept its state while it was disconnected."""
+    _update_static_index(core, worker)
+    # Releases that were in transfer may be lost: forget their numbers. `worker_reported` sends them again.
+    core.transient.sent_releases.pop(event.uid, None)
+    core.transient.confirmed_releases.pop(event.uid, None)
+    for task in core.state.tasks_of(event.uid):
+        if task.task_id not in event.tasks:
+            core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
+        else:  # the job may have been paused or resumed while the worker was disconnected
+            core.instruct(e.UpdateTask(worker=event.uid, task_id=task.task_id))
+    for grant in event.grants:
+        if (mine := core.state.tasks.get(grant.task_id)) is not None and mine.worker == event.uid:
+            splits.restore_grant(core, mine, grant)
+
+
+def assign_static_indices(core: Context) -> None:
+    """Assign static indices to the workers restored from the journal, by the current `worker_addresses`.
+
+    The list may differ from that of the previous start. A worker keeps its index if that entry of the new list matches
+    its address. A worker without a matching entry gets index -1, and is refused when it reconnects.
+    """
+    entries, workers = core.config.worker_addresses or (), core.state.workers.values()
+    taken: dict[int, str] = {}
+    for worker in workers:
+        if 0 <= worker.static_index < len(entries) and static_index.matches_entry(
+            entries[worker.static_index], worker.address
+        ):
+            taken[worker.static_index] = worker.address
+    for worker in [worker for worker in workers if entries and taken.get(worker.static_index) != worker.address]:
+        try:
+            index = static_index.static_index(entries, worker.address, taken)
+        except FailedPreconditionError:
+            index = -1
+        else:
+            taken[index] = worker.address
+        if index != worker.static_index:
+            core.record(r.StaticIndexAssigned(uid=worker.uid, static_index=index))
+
+
+def _update_static_index(core: Context, worker: Worker) -> None:
+    """Assign a static index to a worker that reconnects without one.
+
+    Raises:
+        FailedPreconditionError: the list has no free entry for it.
+    """
+    index = _find_static_index(core, worker.address)
+    if index != worker.static_index and core.config.worker_addresses:
+        core.record(r.StaticIndexAssigned(uid=worker.uid, static_index=index))
+        for job, iteration in list(core.state.unfinished_iterations()):
+            if iteration.shards:
+                jobs.fill_shards(core, job.name, iteration)
+
+
+def worker_reported(core: Context, event: e.WorkerReported) -> None:
+    """Handle a worker's report.
+
+    Raises:
+        NotFoundError: the worker was counted as lost.
+    """
+    if event.uid not in core.state.workers:
+        raise NotFoundError(f"the worker {event.uid} is unknown", did="it was counted as lost", hint="register again")
+    _set_worker_deadline(core, event.uid, core.config.worker_timeout_ms)
+    core.transient.confirmed_releases[event.uid] = event.last_release
+    for task_id, progress in event.progress.items():
+        task = core.state.tasks.get(task_id)
+        if task is not None and task.worker == event.uid and task.incarnation == progress.incarnation:
+            _update_progress(core, task, progress)
+    # The worker still serves clients that left while it was disconnected: release them, so that others get their
+    # elements.
+    for client_id in event.clients - core.state.clients.keys():
+        jobs.release_client(core, event.uid, client_id, died=True)
+    for task_id in event.partial:
+        cached_iterations.close_iteration(core, task_id)
+    for task_id in event.ended:
+        task = core.state.tasks.get(task_id)
+        if task is not None and task.worker == event.uid:  # otherwise the task has been reassigned
+            jobs.end_task(core, task_id)
+
+
+def _update_progress(core: Context, task: Task, progress: e.Progress) -> None:
+    before = core.transient.progress.get(task.task_id)
+    core.transient.progress[task.task_id] = progress
+    index = progress.resume_position.index if progress.resume_position is not None else 0
+    behind = {trainer.trainer_id for trainer in progress.trainers if trainer.offset >= index > 0}
+    # A trainer that passes the resume position is news even where the position itself has not changed.
+    news = behind - {trainer.trainer_id for trainer in task.consumed_positions if trainer.offset >= index}
+    if news or (task.splits_done, task.resume_position) != (progress.splits_done, progress.resume_position):
+        core.record(
+            r.TaskProgressed(
+                task_id=task.task_id,
+                splits_done=progress.splits_done,
+                resume_position=progress.resume_position,
+                trainers=tuple(sorted(behind)),
+            )
+        )
+    again = progress.repeated - (before.repeated if before and before.incarnation == progress.incarnation else 0)
+    if again > 0:
+        reassignment.announce_repeated(core, task.job, again)
+    if progress.missing_elements and not (before and before.missing_elements):
+        name = core.state.worker_name(task)
+        text = (
+            f"worker {name} took a part of job {task.job!r} over, and its pipeline made "
+            f"{progress.missing_elements:,} elements fewer than before: it does not repeat itself, so elements may "
+            "have come twice or not at all"
+        )
+        core.instruct(e.Announce(level="warning", text=text))
+
+
+def worker_disconnected(core: Context, event: e.WorkerDisconnected) -> None:
+    """Give a worker whose connection broke `reconnect_ms` to return."""
+    if event.uid in core.state.workers:
+        _set_worker_deadline(core, event.uid, core.config.reconnect_ms)
+
+
+def worker_drains(core: Context, event: e.WorkerDrains) -> None:
+    """Give a worker no more tasks and splits; it finishes those that it has."""
+    worker = core.state.workers.get(event.uid)
+    if worker is not None and not worker.draining:
+        core.record(r.WorkerDraining(uid=event.uid))
+        for task in core.state.tasks_of(event.uid):
+            if _never_began(core, task):
+                jobs.drop_task_early(core, task)  # clients need not wait for the end of an empty task
+
+
+def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
+    """Remove a worker that has stopped or, with an exit reason, died; its deadline need not pass first."""
+    worker = core.state.workers.get(event.uid)
+    if worker is not None and event.exit_reason:
+        remove_worker(core, worker, f"died: {event.exit_reason}", died=True)
+    elif worker is not None:
+        remove_worker(core, worker, "was stopped")
+
+
+def _never_began(core: Context, task: Task) -> bool:
+    iteration = core.state.iteration(task.job, task.iteration)
+    return bool(iteration.providers) and not task.ended and not task.splits_given and iteration.rounds is None
+
+
+def _dynamic(core: Context, task: Task) -> bool:
+    return core.state.jobs[task.job].mode == "DYNAMIC"
+
+
+def _fully_read_iterations(core: Context, worker: Worker | None) -> set[tuple[str, int]]:
+    """The iterations whose elements of this worker were all consumed: its successor must not produce them again."""
+    tasks = core.state.tasks_of(worker.uid) if worker else []
+    return {(task.job, task.iteration) for task in tasks if task.ended and not _dynamic(core, task)}
+
+
+def _add_worker(core: Context, event: e.WorkerArrives, before: Worker | None) -> Worker:
+    """Add a worker. If `before` had the same address, the new process replaces it and keeps its name."""
+    index = _find_static_index(core, event.address)
+    name = before.name if before else event.name or f"w{core.next_number('worker')}"
+    core.record(
+        r.WorkerJoined(
+            uid=event.uid,
+            name=name,
+            address=event.address,
+            isolation=event.isolation,
+            pid=event.pid,
+            static_index=index,
+        )
+    )
+    if before is not None:
+        for task in core.state.tasks_of(before.uid):
+            _detach_old_process(core, task, before)
+        core.record(r.WorkerLeft(uid=before.uid))
+        core.transient.forget_worker(before.uid)
+    core.instruct(e.Announce(level="info", text=f"worker {name} {'came back' if before else 'joined'}"))
+    return core.state.workers[event.uid]
+
+
+def _find_static_index(core: Context, address: str) -> int:
+    """A worker's index in `worker_addresses`; -1 without such a list."""
+    entries = core.config.worker_addresses
+    taken = {worker.static_index: worker.address for worker in core.state.workers.values() if worker.static_index >= 0}
+    return static_index.static_index(entries, address, taken) if entries else -1
+
+
+def _detach_old_process(core: Context, task: Task, before: Worker) -> None:
+    if task.ended:
+        jobs.drop_task(core, task.task_id)
+        core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
+    elif core.state.jobs[task.job].num_consumers:  # its rounds begin again at 0, so it cannot be the same task
+        _drop_coordinated_task(core, task, before, "was started again")
+    else:
+        reassignment.unassign(core, task, before.name, "was started again", died=True)
+
+
+def remove_worker(core: Context, worker: Worker, reason: str, *, died: bool = False) -> None:
+    """Remove a worker: its tasks continue on other workers, or the elements that do not arrive are counted.
+
+    `died` is False for a worker that left or was removed on request.
+    """
+    core.transient.forget_worker(worker.uid)
+    core.transient.former_workers.append((worker.name, worker.address, worker.uid))
+    tasks = core.state.tasks_of(worker.uid)
+    core.instruct(e.Announce(level="warning" if died else "info", text=f"worker {worker.name} {reason}"))
+    for task in tasks:
+        iteration = core.state.iteration(task.job, task.iteration)
+        if task.ended:
+            jobs.drop_task(core, task.task_id)
+            jobs.finish_if_tasks_ended(core, task.job, iteration)
+            core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
+        elif core.state.jobs[task.job].num_consumers:
+            _drop_coordinated_task(core, task, worker, reason)
+    left = [task for task in tasks if task.task_id in core.state.tasks]
+    for task in left:
+        reassignment.unassign(core, task, worker.name, reason, died=died)
+    core.record(r.WorkerLeft(uid=worker.uid))
+    for job, number in dict.fromkeys((task.job, task.iteration) for task in left):
+        reassignment.retry_unassigned(core, core.state.iteration(job, number))
+
+
+def _drop_coordinated_task(core: Context, task: Task, worker: Worker, reason: str) -> None:
+    """Drop a task of a coordinated read. Rounds that all consumers have received are still taken (see `rounds`)."""
+    record = r.TaskLost(task_id=task.task_id, worker=worker.name, splits=0, reason=reason)
+    core.record(record)
+    core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=record))
+    jobs.drop_task(core, task.task_id)
+    core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
+
+
+def _set_worker_deadline(core: Context, uid: str, within_ms: int) -> None:
+    core.transient.worker_deadlines[uid] = core.now + within_ms / 1000
+
+
+# ---- clients
+
+
+def client_heartbeat(core: Context, event: e.ClientHeartbeat) -> None:
+    """Extend a client's deadline.
+
+    Raises:
+        NotFoundError: the client was counted as lost, or never existed.
+    """
+    if event.client_id not in core.state.clients:
+        raise jobs.unknown_client_error(event.client_id)
+    core.transient.disconnected_clients.discard(event.client_id)
+    core.transient.client_deadlines[event.client_id] = core.now + core.config.client_timeout_ms / 1000
+
+
+def client_disconnected(core: Context, event: e.ClientDisconnected) -> None:
+    """Give a client whose connection broke `reconnect_ms` to return."""
+    if event.client_id in core.state.clients:
+        core.transient.client_deadlines[event.client_id] = core.now + core.config.reconnect_ms / 1000
+        core.transient.disconnected_clients.add(event.client_id)
+
+
+def client_leaves(core: Context, event: e.ClientLeaves) -> None:
+    """Remove a client. An iteration without clients is collected later; an anonymous job is dropped at once."""
+    client = core.state.clients.get(event.client_id)
+    if client is None:
+        return
+    if client.cancelled_by:
+        core.record(r.ClientLeft(client_id=client.client_id))
+        core.transient.forget_client(client.client_id)
+        return
+    job = core.state.jobs[client.job]
+    iteration = job.iterations[client.iteration]
+    jobs.remove_client(core, client, event.holdings, died=event.died)
+    if not iteration.finished:
+        reassignment.count_undelivered(core, job.name, iteration, client.trainer_id, event.holdings)
+    cached_iterations.finish_if_all_ended(core, job.name, iteration)
+    if iteration.clients:
+        return
+    core.transient.iterations_unread_since[job.name, iteration.number] = core.now
+    if iteration.orphaned and not iteration.finished:
+        text = (
+            f"the last reader of pass {iteration.number} of job {job.name!r} was lost: what it had not consumed waits "
+            f"for another reader for {_job_gc_timeout_s(core):g} seconds"
+        )
+        core.instruct(e.Announce(level="warning", text=text))
+    if not job.clients:
+        core.transient.jobs_unused_since[job.name] = core.now
+        if job.anonymous and not iteration.orphaned:
+            jobs.drop_job(core, job)
+
+
+def _job_gc_timeout_s(core: Context) -> float:
+    """How long a job without clients is kept; if the setting is -1, this holds for anonymous jobs only."""
+    return (600_000 if core.config.job_gc_timeout_ms == -1 else core.config.job_gc_timeout_ms) / 1000
+
+
+# ---- time
+
+
+def tick(core: Context, _event: e.Tick) -> None:
+    """Check all deadlines, and remove what has expired.
+
+    If more than two intervals have passed since the last tick, all deadlines are first extended by the excess.
+    """
+    interval = core.config.job_gc_check_interval_ms / 1000
+    late = core.now - core.transient.last_tick - 2 * interval
+    core.transient.last_tick = core.now
+    if late > 0:
+        core.transient.postpone(late)
+    for uid in [uid for uid, until in core.transient.worker_deadlines.items() if until < core.now]:
+        remove_worker(core, core.state.workers[uid], "was lost", died=True)
+    for client in [client for client, until in core.transient.client_deadlines.items() if until < core.now]:
+        client_leaves(core, e.ClientLeaves(client_id=client, died=True))
+    _collect_garbage(core)
+
+
+def _collect_garbage(core: Context) -> None:
+    """Free iterations that have had no client for their time-out, then drop their jobs."""
+    for (name, number), since in list(core.transient.iterations_unread_since.items()):
+        job = core.state.jobs.get(name)
+        iteration = job.iterations.get(number) if job else None
+        if job is None or iteration is None:
+            core.transient.iterations_unread_since.pop((name, number), None)
+        elif iteration.finished:
+            jobs.drop_iteration(core, job, iteration)
+        elif 1000 * (core.now - since) >= core.config.task_gc_timeout_ms and not _keeps_splits(core, job):
+            _free_unread(core, job, iteration, core.now - since)
+    for name, since in list(core.transient.jobs_unused_since.items()):
+        job = core.state.jobs.get(name)
+        if job is None:
+            del core.transient.jobs_unused_since[name]
+        elif core.now - since >= _job_gc_timeout_s(core) and _can_drop_job(core, job):
+            jobs.drop_job(core, job)
+    _archive(core)
+    datasets.drop_unused(core)
+
+
+def _free_unread(core: Context, job: Job, iteration: Iteration, age_s: float) -> None:
+    """Free the tasks of an unfinished iteration that has had no client for `age_s` seconds, or all of it."""
+    if iteration.orphaned and age_s < _job_gc_timeout_s(core):
+        if reassignment.suspend(core, iteration):
+            del core.transient.iterations_unread_since[job.name, iteration.number]
+        else:  # the tasks cannot be suspended: the workers keep the elements that were not consumed
+            reassignment.hand_over_from_draining(core, iteration)
+    elif job.anonymous and not job.clients:  # no other client can join an anonymous job
+        jobs.drop_job(core, job)
+    else:
+        jobs.drop_iteration(core, job, iteration)
+
+
+def _archive(core: Context) -> None:
+    """Keep the newest jobs without clients in full; archive the finished iterations of older ones."""
+    there = [job for name in core.transient.jobs_unused_since if (job := core.state.jobs[name]).iterations]
+    for job in there[: max(0, len(there) - JOBS_KEPT)]:
+        jobs.archive_iterations(core, job, kept=0)
+
+
+def _keeps_splits(core: Context, job: Job) -> bool:
+    """Whether a job's iterations are kept without clients, so that no split is ever assigned a second time."""
+    return job.mode == "DYNAMIC" and not core.config.gc_dynamic_sharding_jobs
+
+
+def _can_drop_job(core: Context, job: Job) -> bool:
+    """Whether a job that has had no client for its time-out can be dropped."""
+    if core.config.job_gc_timeout_ms == -1 and not job.anonymous:
+        return False
+    half_read = any(not iteration.finished for iteration in job.iterations.values())
+    return not (half_read and _keeps_splits(core, job))  # a client may still join for the rest

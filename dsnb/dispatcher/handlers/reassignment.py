@@ -1,0 +1,454 @@
+"""Reassignment: another worker takes over a task, and each client receives the rest of its elements once.
+
+Theory of operation. A task is *unassigned* when its worker dies, leaves, is removed, or returns as another process. The
+task's incarnation goes up, so that the dispatcher recognises and refuses late reports and requests of the old worker.
+All clients of the iteration see the change in their next update. Each client stops taking elements of the old
+incarnation and reports its *holding*: which elements of the task it consumed, and which it received and has yet to
+consume. This takes one message in each direction and does not depend on the user's code. The dispatcher stops waiting
+for a client that dies before it answers.
+
+When all clients have answered, the task is *assigned* to a worker. The worker begins at the `ResumePosition` of the old
+worker's last report: no client needs an element before it. The worker produces the same elements again, drops those
+that were consumed, keeps those that a client holds in case that client dies, and sends the rest. Elements keep their
+numbers, so clients continue in the same sequence.
+
+This requires a pipeline that produces the same number of elements in the same order again, and a bounded amount of
+repeated work. Otherwise the dispatcher gives the task up, and counts and announces what did not arrive: elements where
+the pipeline makes one element of each split, splits otherwise. A task of which no client received anything can always
+begin again.
+
+The dispatcher also gives up a task whose workers die one after another without progress: its elements kill them.
+
+In mode OFF each worker produces the whole dataset, so a worker's task ends with the worker and begins again only if the
+same worker returns. The same holds for endless data of the cross-trainer cache, which no trainer reads from the
+beginning.
+
+A task of an iteration without clients stays unassigned until a client joins (see `suspend`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from dsnb.dispatcher import events as e
+from dsnb.dispatcher import records as r
+from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.handlers import cached_iterations, jobs, positions
+from dsnb.dispatcher.handlers.cached_iterations import is_endless
+from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
+from dsnb.dispatcher.state import Iteration, Job, Task, Worker
+from dsnb.monitor.formatting import plural
+from dsnb.wire.messages import IndexRange, ReaderPosition, TaskHolding, TrainerPosition
+from dsnb.wire.ranges import Ranges
+
+MAX_REPEATED_MS: Final = 30_000
+"""The most work, in milliseconds, that a takeover may repeat."""
+
+MAX_WORKER_DEATHS: Final = 3
+"""How many workers may die in a row without progress of a task: a function that kills workers would kill them all."""
+
+
+def unassign(core: Context, task: Task, worker: str, reason: str, *, died: bool = False) -> None:
+    """Take a task off its worker; `reassign_or_give_up` then decides what happens to it.
+
+    Args:
+        core: State and decisions of the dispatcher.
+        task: The task to unassign.
+        worker: The name of the worker that is gone; empty if the worker stays.
+        reason: Why the worker is gone, as in "was lost".
+        died: Whether the worker died, in which case the task may be the cause.
+    """
+    progress = core.transient.progress.get(task.task_id)
+    consumed = progress.trainers if progress is not None else ()
+    core.transient.forget_progress(task.task_id)
+    core.record(r.TaskUnassigned(task_id=task.task_id, worker=worker, reason=reason, trainers=consumed, died=died))
+    core.transient.holdings[task.task_id] = {}
+    core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
+
+
+def suspend(core: Context, iteration: Iteration) -> bool:
+    """Keep only the positions of an iteration's tasks until a client joins.
+
+    Returns:
+        False if a task could not be taken over from its position; then nothing changes.
+    """
+    tasks = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
+    if any(no_takeover_reason(core, task) for task in tasks):
+        return False
+    for task in tasks:
+        if task.unassignment is None:
+            core.instruct(e.DropTask(worker=task.worker, task_id=task.task_id))
+            unassign(core, task, "", "")
+    return True
+
+
+def hand_over_from_draining(core: Context, iteration: Iteration) -> None:
+    """Take the tasks of an iteration without clients off draining workers, so that these can leave."""
+    for task in map(core.state.tasks.__getitem__, iteration.tasks):
+        if task.unassignment is None and not task.ended and core.state.workers[task.worker].draining:
+            hand_over(core, task)
+
+
+def hand_over(core: Context, task: Task) -> None:
+    """Take a task off a draining worker; another worker continues once the clients have reported their holdings."""
+    worker = core.state.workers[task.worker]
+    core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id))
+    unassign(core, task, worker.name, "was drained")
+
+
+def holdings_reported(core: Context, event: e.HoldingsReported) -> None:
+    """Store a client's holdings of unassigned tasks, and reassign the tasks that all clients have reported."""
+    for holding in event.holdings:
+        task = core.state.tasks.get(holding.task_id)
+        if task is not None and task.unassignment is not None and task.incarnation == holding.incarnation:
+            core.transient.holdings.setdefault(task.task_id, {})[event.client_id] = holding
+            reassign_or_give_up(core, task)
+
+
+def client_joined(core: Context, client_id: str, iteration: Iteration, event: e.Join) -> None:
+    """Handle a new client, or one that was counted as lost and joins again: it holds nothing of unassigned tasks."""
+    for task in unassigned_tasks(core, iteration):
+        holding = TaskHolding(task_id=task.task_id, incarnation=task.incarnation)
+        core.transient.holdings.setdefault(task.task_id, {})[client_id] = holding
+        reassign_or_give_up(core, task)
+    client = core.state.clients[client_id]
+    # A client that is told that the iteration is finished opens no task, so no worker counts this for it.
+    over = [h for h in event.holdings if iteration.finished or h.task_id not in core.state.tasks]
+    repeated = sum(_consumed_unknown_to_worker(core, event.previous_client_id, holding) for holding in over)
+    if repeated:
+        announce_repeated(core, client.job, repeated)
+    count_undelivered(core, client.job, iteration, client.trainer_id, event.holdings)
+
+
+def _consumed_unknown_to_worker(core: Context, client_id: str, holding: TaskHolding) -> int:
+    """How many elements a client that was counted as lost had consumed without the worker knowing.
+
+    The worker gave them to other clients.
+    """
+    if holding.held:  # the task was given up: no other client got its elements
+        return 0
+    known = core.transient.known_consumption(client_id, holding.task_id)
+    # Without a report of the worker, the client's own count: a little lower if its last messages did not arrive.
+    return max(0, holding.received - known) if known is not None else holding.unacked
+
+
+def count_undelivered(
+    core: Context, job_name: str, iteration: Iteration, trainer_id: str, holdings: tuple[TaskHolding, ...]
+) -> None:
+    """Count elements that a client held of tasks that were given up: no other client gets them."""
+    job = core.state.jobs[job_name]
+    lost = sum(max(0, part.end - part.first) for h in holdings if h.task_id not in core.state.tasks for part in h.held)
+    if not lost:
+        return
+    if iteration.providers and _one_element_per_split(core, job):
+        core.record(r.SplitsLost(job=job_name, iteration=iteration.number, provider=0, count=lost))
+    whom = f"trainer {trainer_id!r}" if job.cached else "its readers"
+    why = "their reader went away before it consumed them"
+    core.instruct(
+        e.Announce(
+            level="warning", text=f"job {job_name!r}: {lost:,} elements of lost workers did not reach {whom}: {why}"
+        )
+    )
+
+
+def announce_repeated(core: Context, job: str, elements: int) -> None:
+    """Announce how many elements were consumed twice."""
+    text = (
+        f"job {job!r}: {plural(elements, 'element')} reached two readers; one of them came back after it was given up"
+    )
+    core.instruct(e.Announce(level="warning", text=text))
+
+
+def retry_unassigned(core: Context, iteration: Iteration) -> None:
+    """Check the unassigned tasks of an iteration again, after a client left or a worker joined."""
+    for task in unassigned_tasks(core, iteration):
+        reassign_or_give_up(core, task)
+
+
+def unassigned_tasks(core: Context, iteration: Iteration) -> list[Task]:
+    """The tasks of an iteration that have no worker."""
+    return [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if task.unassignment is not None]
+
+
+def reassign_or_give_up(core: Context, task: Task) -> None:
+    """Assign an unassigned task, or give it up, once all clients have reported their holdings of it."""
+    job = core.state.jobs[task.job]
+    iteration = job.iterations[task.iteration]
+    holdings = core.transient.holdings.setdefault(task.task_id, {})
+    if not iteration.clients or any(client not in holdings for client in iteration.clients):
+        return  # without clients the task stays unassigned until one joins
+    assert task.unassignment is not None
+    holdings_by_client = [
+        (core.state.clients[client].trainer_id, client, holdings[client]) for client in iteration.clients
+    ]
+    trainers = _trainer_positions(
+        task, holdings_by_client if job.cached else [("", client, holding) for _, client, holding in holdings_by_client]
+    )
+    if _can_take_over(core, job, task, task.unassignment, trainers):
+        worker = _least_busy(core, iteration)
+        if worker is not None:
+            _assign(core, task, worker, trainers)
+    else:
+        _give_up(core, job, task, trainers)
+
+
+def _can_take_over(
+    core: Context, job: Job, task: Task, unassignment: Unassignment, trainers: list[TrainerPosition]
+) -> bool:
+    """Whether another worker can take over an unassigned task."""
+    ends_with_its_worker = job.mode == "OFF" and unassignment.worker != ""
+    if ends_with_its_worker or task.worker_deaths >= MAX_WORKER_DEATHS or task.unfinished_splits.truncated:
+        return False
+    untouched = not any(t.offset or t.consumed or any(reader.received for reader in t.readers) for t in trainers)
+    return untouched or not no_takeover_reason(core, task)
+
+
+def no_takeover_reason(core: Context, task: Task) -> str:
+    """Why no other worker could take a task over, as text; empty if one could."""
+    job = core.state.jobs[task.job]
+    dataset = core.state.datasets[job.dataset_id]
+    if job.cached and is_endless(core, job):
+        return "trainers share endless data"
+    if dataset.inexact_reason:
+        return dataset.inexact_reason
+    if task.unfinished_splits.truncated:
+        return "it was given more runs of splits than are remembered"
+    if task.resume_position is not None and task.resume_position.repeated_ms > MAX_REPEATED_MS:
+        return f"about {task.resume_position.repeated_ms // 1000} s of work would have to be done again"
+    return ""
+
+
+def waits_for_worker(core: Context, job: Job, iteration: Iteration, worker: Worker) -> bool:
+    """Whether an iteration has a task that only this worker can begin again."""
+    return _needs_same_worker(core, job) and any(
+        t.unassignment and t.unassignment.worker == worker.name for t in unassigned_tasks(core, iteration)
+    )
+
+
+def _needs_same_worker(core: Context, job: Job) -> bool:
+    """Whether only the same worker can begin a task of a job again."""
+    return job.mode == "OFF" or (job.cached and is_endless(core, job))
+
+
+def _least_busy(core: Context, iteration: Iteration) -> Worker | None:
+    """The available worker with the fewest tasks of an iteration; None if no worker is available."""
+    tasks = [core.state.tasks[task].worker for task in iteration.tasks]
+    present = [
+        worker for worker in core.state.workers.values() if not worker.draining and not _is_overdue(core, worker)
+    ]
+    return min(present, key=lambda worker: tasks.count(worker.uid), default=None)
+
+
+def _is_overdue(core: Context, worker: Worker) -> bool:
+    """Whether a worker's deadline has passed, so that the next tick counts it as lost."""
+    return core.transient.worker_deadlines.get(worker.uid, core.now) < core.now
+
+
+def _assign(core: Context, task: Task, worker: Worker, trainers: list[TrainerPosition]) -> None:
+    before = task.unassignment
+    assert before is not None
+    begin = _takeover_position(core, task, trainers)
+    if begin.first_index:
+        _close_iteration(core, task)  # at once: a trainer may join before the new worker reports `partial`
+    core.transient.holdings.pop(task.task_id, None)
+    core.record(r.TaskAssigned(task_id=task.task_id, worker=worker.uid, start_position=begin))
+    core.instruct(
+        e.StartTask(worker=worker.uid, task_id=task.task_id),
+        e.NotifyClients(job=task.job, iteration=task.iteration),
+    )
+    if before.worker:  # empty if the task was suspended because its iteration had no clients
+        text = f"job {task.job!r}: worker {worker.name} takes over the part of worker {before.worker}"
+        core.instruct(e.Announce(level="info", text=text))
+
+
+def _close_iteration(core: Context, task: Task) -> None:
+    """Close the iteration of a shared task: trainers that want every element join another iteration."""
+    if core.state.jobs[task.job].cached:
+        cached_iterations.close_iteration(core, task.task_id)
+
+
+def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition]) -> r.TaskStartPosition:
+    """Where the next worker begins: at the reported resume position if no trainer needs earlier elements."""
+    job = core.state.jobs[task.job]
+    iteration = job.iterations[task.iteration]
+    known = (
+        task.takeover_position
+        or task.start_position
+        or r.TaskStartPosition(entropy=positions.entropy_of(iteration, task))
+    )
+    resume = task.resume_position
+    needing = _expected_trainers(core, job, iteration) if job.cached else {""}
+    if resume is None or needing - {t.trainer_id for t in trainers if t.offset >= resume.index}:
+        # A trainer still needs elements before the resume position: begin where the last incarnation began.
+        trainers = list(_without_consumed_below(known.first_index, trainers))
+        return replace(known, splits=task.unfinished_splits.as_tuples(), taken_over=True, trainers=tuple(trainers))
+    return r.TaskStartPosition(
+        entropy=known.entropy,
+        ended=known.ended,
+        splits=task.unfinished_splits.without(resume.splits if job.cached else ()).as_tuples(),
+        taken_over=True,
+        first_index=resume.index,
+        pipeline_position=resume.pipeline_position,
+        trainers=tuple(_without_consumed_below(resume.index, trainers)),
+    )
+
+
+def _without_consumed_below(first_index: int, trainers: Iterable[TrainerPosition]) -> Iterable[TrainerPosition]:
+    """Positions without the ranges below the first element that will be produced."""
+    for trainer in trainers:
+        consumed = Ranges((part.first, part.end) for part in trainer.consumed)
+        consumed.drop_below(first_index)
+        yield replace(trainer, consumed=_listed(consumed))
+
+
+def _trainer_positions(task: Task, holdings: Iterable[tuple[str, str, TaskHolding]]) -> list[TrainerPosition]:
+    """The position of each trainer, from what is recorded and from the holdings of its clients."""
+    known, readers = list(task.consumed_positions), dict[str, list[ReaderPosition]]()
+    for trainer_id, client, holding in holdings:
+        known.append(TrainerPosition(trainer_id=trainer_id, consumed=holding.consumed))
+        reader = ReaderPosition(client_id=client, received=holding.received, held=holding.held)
+        readers.setdefault(trainer_id, []).append(reader)
+    return [replace(trainer, readers=tuple(readers.get(trainer.trainer_id, ()))) for trainer in merge_positions(known)]
+
+
+def _listed(ranges: Ranges) -> tuple[IndexRange, ...]:
+    return tuple(IndexRange(first=first, end=end) for first, end in ranges)
+
+
+# ---- losses
+
+
+def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition]) -> None:
+    """Count what did not arrive; then begin the task again if its worker returned, else drop it."""
+    unassignment, iteration = task.unassignment, job.iterations[task.iteration]
+    assert unassignment is not None
+    returned = next((w for w in core.state.workers.values() if w.name == unassignment.worker and not w.draining), None)
+    restarts = returned is not None and _needs_same_worker(core, job)
+    _close_iteration(core, task)
+    missing = _missing_elements(core, job, task, trainers)
+    splits = _record_lost_splits(core, task, missing)
+    for trainer_id, elements in missing:
+        ends = elements < 0 and (splits > 0 or not iteration.providers)
+        if elements > 0 or ends or restarts or is_endless(core, job):
+            _notify_loss(core, task, unassignment, trainer_id, splits, elements, restarts=restarts)
+    core.transient.holdings.pop(task.task_id, None)
+    if restarts and returned is not None:
+        core.record(r.TaskAssigned(task_id=task.task_id, worker=returned.uid))
+        core.instruct(e.StartTask(worker=returned.uid, task_id=task.task_id))
+    else:
+        if iteration.shards:  # mark the shard as ended: beginning it again would repeat elements that arrived
+            core.record(r.TaskEnded(task_id=task.task_id))
+        jobs.drop_task(core, task.task_id)
+        jobs.finish_if_tasks_ended(core, job.name, iteration)
+    core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
+
+
+def _record_lost_splits(core: Context, task: Task, missing: Iterable[tuple[str, int]]) -> int:
+    """Record splits as lost if some of their elements did not arrive, and return how many.
+
+    If each split makes one element, these are the missing elements; otherwise all splits that the task was given and
+    had not finished.
+    """
+    total, exact = 0, max((elements for _, elements in missing), default=-1)
+    for number, given in task.splits_given.items():
+        lost = exact if exact >= 0 else given - (task.splits_done[number] if number < len(task.splits_done) else 0)
+        if lost > 0:
+            total += lost
+            core.record(r.SplitsLost(job=task.job, iteration=task.iteration, provider=number, count=lost))
+    return total
+
+
+def _missing_elements(core: Context, job: Job, task: Task, trainers: list[TrainerPosition]) -> list[tuple[str, int]]:
+    """How many elements did not reach each trainer; -1 if that is unknown."""
+    expected = _expected_elements(core, job, task)
+    if not job.cached:
+        had = Ranges(part for trainer in trainers for part in _received_ranges(trainer))
+        return [("", -1 if expected is None else max(0, expected - len(had)))]
+    # Endless data have no expected number: a trainer misses what the furthest trainer received.
+    had_by = {trainer.trainer_id: Ranges(_received_ranges(trainer)) for trainer in trainers}
+    furthest = max((had.end for had in had_by.values()), default=0)
+    end = expected if expected is not None else furthest if is_endless(core, job) else None
+    iteration = job.iterations[task.iteration]
+    readers = _expected_trainers(core, job, iteration)
+    return [
+        (trainer_id, -1 if end is None else max(0, end - len(had_by.get(trainer_id, Ranges()))))
+        for trainer_id in iteration.trainers
+        if trainer_id in readers
+    ]
+
+
+def _expected_trainers(core: Context, job: Job, iteration: Iteration) -> set[str]:
+    """The trainers that expect all of an iteration; for finite data, also those without a client at present."""
+    present = _present_trainers(core, iteration)
+    return present if is_endless(core, job) else present | (set(iteration.trainers) - set(iteration.ended_trainers))
+
+
+def _present_trainers(core: Context, iteration: Iteration) -> set[str]:
+    """The trainers that have a client in an iteration."""
+    return {core.state.clients[client].trainer_id for client in iteration.clients}
+
+
+def _received_ranges(trainer: TrainerPosition) -> Iterable[tuple[int, int]]:
+    yield 0, trainer.offset
+    for part in trainer.consumed:
+        yield part.first, part.end
+    for reader in trainer.readers:
+        for part in reader.held:
+            yield part.first, part.end
+
+
+def _expected_elements(core: Context, job: Job, task: Task) -> int | None:
+    """How many elements the task would have made of the splits that it was given; None if that is unknown."""
+    dataset = core.state.datasets[job.dataset_id]
+    if dataset.cardinality < 0 or (task.start_position is not None and task.start_position.skipped_errors):
+        return None
+    skipped = task.start_position.skip if task.start_position is not None else 0
+    if job.mode == "OFF":
+        return dataset.cardinality - skipped
+    return task.total_splits - skipped if job.mode == "DYNAMIC" and _one_element_per_split(core, job) else None
+
+
+def _one_element_per_split(core: Context, job: Job) -> bool:
+    """Whether each split of a job's dataset makes one element."""
+    dataset = core.state.datasets[job.dataset_id]
+    return len(dataset.providers) == 1 and dataset.providers[0][1] == dataset.cardinality
+
+
+def _notify_loss(
+    core: Context,
+    task: Task,
+    unassignment: Unassignment,
+    trainer_id: str,
+    splits: int,
+    elements: int,
+    *,
+    restarts: bool,
+) -> None:
+    record = r.TaskLost(
+        task_id=task.task_id,
+        worker=unassignment.worker,
+        splits=splits,
+        reason=unassignment.reason,
+        elements=elements,
+        trainer_id=trainer_id,
+        restarts=restarts,
+    )
+    core.record(record)
+    core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=record))
+    iteration = core.state.iteration(task.job, task.iteration)
+    if not trainer_id or trainer_id in _present_trainers(core, iteration) | set(
+        iteration.lost_trainers
+    ):  # a trainer that left does not miss the elements
+        core.instruct(e.Announce(level="warning", text=_loss_text(record, task.job)))
+
+
+def _loss_text(loss: r.TaskLost, job: str) -> str:
+    if not loss.elements:
+        return f"job {job!r}: the part of worker {loss.worker} {'begins again' if loss.restarts else 'ends here'}"
+    known, splits = loss.elements > 0, loss.splits
+    count = f"{loss.elements:,} elements" if known else f"elements of {splits:,} splits" if splits else "elements"
+    whom = f"trainer {loss.trainer_id!r}" if loss.trainer_id else "its readers"
+    ending = "; that part begins again" if loss.restarts else ""
+    return f"job {job!r}: {count} of the part of worker {loss.worker} did not reach {whom}{ending}"
