@@ -34,7 +34,7 @@ from dsnb.errors import FailedPreconditionError
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.schedule import consumer_name
 from dsnb.worker.cursors import TakenSlice
-from dsnb.worker.read_ahead import ReadAhead
+from dsnb.worker.frame_log import ReadAhead
 
 _MIN_ROUNDS_AHEAD = 2
 """How many rounds may be produced beyond the furthest consumer, whatever their size."""

@@ -54,10 +54,8 @@ from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import TrainerPosition
 from dsnb.wire.ranges import Ranges, split_ranges
 from dsnb.worker import invariants
-from dsnb.worker.cursors import ReaderState, Span, TakenSlice, TrainerCursor
-from dsnb.worker.frame_log import FrameLog, FrameStore, LogEntry
-from dsnb.worker.read_ahead import ReadAhead
-from dsnb.worker.start_barrier import StartBarrier
+from dsnb.worker.cursors import ReaderState, Span, StartBarrier, TakenSlice, TrainerCursor
+from dsnb.worker.frame_log import FrameLog, FrameStore, LogEntry, ReadAhead
 
 _DEFAULT_POLICY = CachePolicy()
 _POLICY_UNTIL_ATTACHED = CachePolicy(on_lag="wait")

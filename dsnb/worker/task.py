@@ -8,9 +8,11 @@ in order. Slow work happens outside the lock: the producer runs the pipeline and
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Protocol
 
 from dsnb.elements.allocation import Allocator
 from dsnb.elements.frame import Array, Frame
@@ -20,19 +22,15 @@ from dsnb.transfer.protocol import FrameSlice, OpenRequest, Sink
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import LostReader, ResumePosition, TaskOrder, TaskReport
 from dsnb.worker.arena import Arena
-from dsnb.worker.closed_readers import ClosedReaderTotals
-from dsnb.worker.encoded_bytes import encoded_bytes_callback
-from dsnb.worker.frame_preparation import allocate_in_one, keeps_frames, prepare_frames
+from dsnb.worker.cursors import start_barrier_timeout
 from dsnb.worker.pipeline_loader import seek_to_position
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, FrameLimits, Producer
-from dsnb.worker.rate_meter import RateMeter
-from dsnb.worker.reporting import ResumeReporter, stage_reports, trainer_reports, update_rates
+from dsnb.worker.reporting import RateMeter, ResumeReporter, stage_reports, trainer_reports, update_rates
 from dsnb.worker.round_log import RoundLog, end_of_data_error
-from dsnb.worker.sessions import ReaderSession
+from dsnb.worker.sessions import ClosedReaderTotals, ReaderSession
 from dsnb.worker.shared_log import SharedLog
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
-from dsnb.worker.start_barrier import start_barrier_timeout
 
 _UNBOUNDED_MS = 1 << 40
 """`repeated_ms` in the report of a task that no other worker can continue."""
@@ -515,3 +513,60 @@ class Task:
         """Whether everything is produced and consumed."""
         with self._lock:
             return isinstance(self._log, SharedLog) and self._log.done
+
+
+def keeps_frames(order: TaskOrder) -> bool:
+    """Whether a task keeps its frames for other readers after their elements were sent to one."""
+    return order.cached or order.num_consumers > 0
+
+
+def allocate_in_one(sinks: Iterable[Sink], nbytes: int) -> Array | None:
+    """Memory for `nbytes` bytes that one of the readers can see; None if no sink offers any.
+
+    Args:
+        sinks: The sinks of the readers.
+        nbytes: The element's size.
+    """
+    return next((memory for sink in sinks if (memory := sink.allocate(nbytes)) is not None), None)
+
+
+def prepare_frames(sinks: Iterable[Sink], frames: Sequence[Frame], index: int, incarnation: int) -> None:
+    """Let sinks do slow work for frames that may be delivered soon; call it without the task's lock.
+
+    Args:
+        sinks: The sinks of the readers.
+        frames: Consecutive frames.
+        index: The index of the first frame's first element.
+        incarnation: The task's incarnation.
+    """
+    pieces = []
+    for frame in frames:
+        pieces.append(FrameSlice(frame, index, 0, frame.count, incarnation))
+        index += frame.count
+    for sink in sinks:
+        for piece in pieces:
+            sink.prepare(piece)
+
+
+class EncodedBytesAccount(Protocol):
+    """The part of a task that accounts for cached encodings."""
+
+    def reserve_encoded_bytes(self, index: int, nbytes: int) -> bool:
+        """Charge a cached encoding of the frame that begins at `index`; False if it must not be kept."""
+        ...
+
+
+def encoded_bytes_callback(task: EncodedBytesAccount, index: int) -> Callable[[int], bool]:
+    """Return a function that charges `nbytes` for a cached encoding of a frame; False if it must not be kept.
+
+    Args:
+        task: The task that holds the frame.
+        index: The index of the frame's first element.
+    """
+    kept = weakref.ref(task)  # the frame holds this function and the task holds the frame: avoid a reference cycle
+
+    def reserve(nbytes: int) -> bool:
+        found = kept()
+        return found is not None and found.reserve_encoded_bytes(index, nbytes)
+
+    return reserve
