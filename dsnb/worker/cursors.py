@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field
-from typing import Any
 
 from dsnb.dataclass import dataclass
 from dsnb.errors import DeadlineExceededError
@@ -187,16 +186,6 @@ class ReaderState:
                 self.buffered.append([part, nbytes * part // count])
                 self.buffered_bytes += self.buffered[-1][1]
                 left -= part
-
-
-@dataclass(slots=True)  # not frozen, which would take three times as long
-class TakenSlice:
-    """Elements to send to a reader: `count` elements of a frame from its element `start` on; `index` is the first's."""
-
-    frame: Any
-    index: int
-    start: int
-    count: int
 
 
 class StartBarrier:
