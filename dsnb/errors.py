@@ -180,13 +180,13 @@ def traceback_entries(error: BaseException) -> Iterator[TracebackType]:
 
 def mark_out_of_band(error: Exception) -> Exception:
     """Mark an error that does not replace an element: no element is missing between those before and after it."""
-    error.dsnb_beside = True  # type: ignore[attr-defined]  # errors of any class, for instance a warning turned into an error
+    error.dsnb_out_of_band = True  # type: ignore[attr-defined]  # errors of any class, for instance a warning turned into an error
     return error
 
 
 def is_out_of_band(error: Exception) -> bool:
     """Whether an error was marked by `mark_out_of_band`; errors of user code never are."""
-    return bool(getattr(error, "dsnb_beside", False))
+    return bool(getattr(error, "dsnb_out_of_band", False))
 
 
 def is_element_error(error: Exception) -> bool:

@@ -103,30 +103,30 @@ class FromService(Operation):
 
     def build(self, context: BuildContext) -> Stage:
         """Build a stage that joins the job's next iteration on the first read, or resumes from a loaded position."""
-        bookmarks = context.source_positions
-        if bookmarks is None:
+        positions = context.source_positions
+        if positions is None:
             iteration = next(self.passes)
             return ServiceStage(lambda: self._join(iteration, endless=context.endless))
         if self.options.num_consumers:
-            bookmarks.mark_unsupported(
+            positions.mark_unsupported(
                 "the consumers of a coordinated read move on together, round by round",
                 "the service keeps the round: a consumer that comes back goes on with the others",
             )
         elif self.options.cached:
-            bookmarks.mark_unsupported(
+            positions.mark_unsupported(
                 "the trainers of a cross-trainer cache share one place in each task",
                 "the service keeps the place: a trainer that comes back with its trainer_id goes on there",
             )
-        source_key, state = bookmarks.register(context, self.name)
+        source_key, state = positions.register(context, self.name)
         finished = decode_end(state) if state is not None else None
         if finished is not None:
             self.passes.continue_after(finished[0])
-            bookmarks.set_final(source_key, state)
+            positions.set_final(source_key, state)
             return FinishedPassStage(self.name, finished[1])
         start_position = decode_position(state) if state is not None else None
         if start_position is not None:
             self.passes.continue_after(start_position.iteration - 1)
-        on_end = partial(bookmarks.set_final, source_key) if len(context.iteration_path) > 1 else None
+        on_end = partial(positions.set_final, source_key) if len(context.iteration_path) > 1 else None
         iteration = next(self.passes)
         return ServiceStage(
             lambda: self._join(iteration, source_key, start_position, on_end, endless=context.endless),

@@ -5,8 +5,7 @@ this process lives: the deadlines of workers and clients, and since when an iter
 that comes late (a cell held the GIL for a minute) extends all deadlines by its lateness, so that a stall of the
 dispatcher does not make it declare workers and clients dead.
 
-The handlers are in one module for each concern: `registering`, `jobs`, `admin`, `membership`, `splits`, `reassignment`,
-`rounds`. They work on a `Context`.
+The handlers are in `dispatcher/handlers`, one module for each concern. They work on a `Context`.
 """
 
 from __future__ import annotations

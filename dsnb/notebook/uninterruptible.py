@@ -41,7 +41,7 @@ def run_uninterruptible(action: Callable[[], T], undo: Callable[[T], object] = l
 
     try:
         try:
-            threading.Thread(target=run, name="dsnb-whole", daemon=True).start()
+            threading.Thread(target=run, name="dsnb-uninterruptible", daemon=True).start()
         except RuntimeError:  # the interpreter is shutting down and starts no more threads
             return action()
         over.wait()

@@ -1,4 +1,4 @@
-"""Communication between clients, dispatcher and workers: calls, messages, security and transfers of elements."""
+"""Communication between clients, dispatcher and workers: calls, messages and security."""
 
 import os
 

@@ -1,16 +1,18 @@
-"""Stops a server exactly once; further calls, and threads that wait for it, return when it has stopped."""
+"""Stops a server: exactly once, whoever asks, and after its work is done where that is wanted."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from dsnb.wire import forks
 
 _WAIT_S = 10.0
 """Seconds that a second call of `run` waits for the first."""
+_POLL_INTERVAL_S = 0.05
 
 
 class StopOnce:
@@ -56,3 +58,35 @@ class StopOnce:
     def wait(self) -> None:
         """Wait until the server has stopped, however long that takes."""
         self._finished.wait()
+
+
+class Drainable(Protocol):
+    """A server that can finish its work and stop."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the server has stopped."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether the server has no work left."""
+        ...
+
+    def drain(self) -> None:
+        """Accept no new work from now on."""
+
+    def stop(self) -> None:
+        """Stop at once, whatever work is left."""
+
+
+def stop_when_idle(server: Drainable) -> None:
+    """Drain a server, and stop it from a new thread once it is idle. A second call is harmless."""
+    server.drain()
+    threading.Thread(target=_wait_and_stop, args=(server,), name="dsnb-leave", daemon=True).start()
+
+
+def _wait_and_stop(server: Drainable) -> None:
+    while not server.stopped and not server.idle:
+        time.sleep(_POLL_INTERVAL_S)
+    server.stop()

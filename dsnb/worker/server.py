@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -26,7 +26,7 @@ from dsnb.transfer.shared_memory.server import SharedMemoryServer
 from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control_stream import ControlStream
-from dsnb.wire.lifecycle import StopOnce
+from dsnb.wire.lifecycle import StopOnce, stop_when_idle
 from dsnb.wire.messages import ClientRelease, ReadRequest, TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, READ, SESSION, Method
 from dsnb.wire.security import Guard
@@ -282,7 +282,7 @@ class WorkerServer:
     # ---- readers
 
     def open(self, opening: OpenRequest, sink: Sink) -> ReadHandle:
-        """Begin to serve a task to a client; see `wire.transfer.protocol.Endpoint`.
+        """Begin to serve a task to a client; see `transfer.protocol.Endpoint`.
 
         Args:
             opening: The client's request.
@@ -541,38 +541,3 @@ def fair_share(total: int, wants: Sequence[int | None]) -> list[int]:
         shares[task] = max(1, equal if want is None else min(want, equal))
         left = max(0, left - shares[task])
     return shares
-
-
-_POLL_INTERVAL_S = 0.05
-
-
-class Drainable(Protocol):
-    """A worker that can finish its work and stop."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the worker has stopped."""
-        ...
-
-    @property
-    def idle(self) -> bool:
-        """Whether the worker has no work left."""
-        ...
-
-    def drain(self) -> None:
-        """Accept no new work from now on."""
-
-    def stop(self) -> None:
-        """Stop at once, whatever work is left."""
-
-
-def stop_when_idle(worker: Drainable) -> None:
-    """Drain a worker, and stop it from a new thread once it is idle. A second call is harmless."""
-    worker.drain()
-    threading.Thread(target=_wait_and_stop, args=(worker,), name="dsnb-leave", daemon=True).start()
-
-
-def _wait_and_stop(worker: Drainable) -> None:
-    while not worker.stopped and not worker.idle:
-        time.sleep(_POLL_INTERVAL_S)
-    worker.stop()

@@ -18,7 +18,7 @@ class SessionOwner(Protocol):
     def credit(
         self, session: ReaderSession, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0
     ) -> None:
-        """Update a client's credit and progress; see `wire.transfer.protocol.ReadHandle.credit`."""
+        """Update a client's credit and progress; see `transfer.protocol.ReadHandle.credit`."""
 
     def recall(self, session: ReaderSession) -> None:
         """Revoke a client's unused credit."""
@@ -28,7 +28,7 @@ class SessionOwner(Protocol):
 
 
 class ReaderSession(ReadHandle):
-    """One client's reading of a task; see `wire.transfer.protocol.ReadHandle`."""
+    """One client's reading of a task; see `transfer.protocol.ReadHandle`."""
 
     def __init__(self, task: SessionOwner, opening: OpenRequest, sink: Sink, trainer: str) -> None:
         self.client = opening.client_id

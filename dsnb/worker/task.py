@@ -127,8 +127,8 @@ class Task:
             old = self._remove_session(client)
             if old is not None:  # its connection broke, and this side has not noticed yet
                 old.sink.fail(CancelledError("the same client opened this task again"))
-            manner = opening.cache_policy or CachePolicy()
-            self._log.attach(client, trainer, opening.received, opening.consumed, manner)
+            cache_policy = opening.cache_policy or CachePolicy()
+            self._log.attach(client, trainer, opening.received, opening.consumed, cache_policy)
             if opening.consumed_before and client not in self._rejoined:
                 # The client was declared dead and returned with a new id: do not send again what it consumed. It
                 # reports this with each request until an element arrives. Reconciling twice would count the same
@@ -144,7 +144,7 @@ class Task:
                 self._producer.start()
             self._send_progress(session)
             self._log.credit(client, opening.granted, opening.consumed, opening.max_bytes)
-            self._pump_all() if manner.start_together else self._pump(session)
+            self._pump_all() if cache_policy.start_together else self._pump(session)
             self._changed.notify_all()
             return session
 

@@ -354,4 +354,4 @@ class RecordingWriter:
             while not ended.wait(every):
                 store.write_heartbeat(epoch)
 
-        threading.Thread(target=send, name="dsnb-cache-pulse", daemon=True).start()
+        threading.Thread(target=send, name="dsnb-cache-heartbeat", daemon=True).start()
