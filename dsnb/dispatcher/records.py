@@ -10,7 +10,11 @@ import msgspec
 from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
 
 
-class TaskStartPosition(msgspec.Struct, frozen=True, kw_only=True):
+class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the journal holds: a field that this version does not know is an error, not something to leave out."""
+
+
+class TaskStartPosition(Stored, frozen=True, kw_only=True):
     """Where a task begins that continues another one: in a resumed iteration, or after its worker is gone.
 
     Attributes:
@@ -36,13 +40,13 @@ class TaskStartPosition(msgspec.Struct, frozen=True, kw_only=True):
     trainers: tuple[TrainerPosition, ...] = ()
 
 
-class ServiceBegun(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceBegun(Stored, frozen=True, kw_only=True):
     """The first record. `instance` is unique to the service; numbers of clients and tasks are unique only within it."""
 
     instance: str
 
 
-class DatasetRegistered(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetRegistered(Stored, frozen=True, kw_only=True):
     """A pipeline was registered under an id.
 
     `definition` is the digest of the pickled pipeline, which is kept as a blob outside the journal. `chosen` is whether
@@ -67,11 +71,11 @@ class DatasetRegistered(msgspec.Struct, frozen=True, kw_only=True):
     inexact_reason: str = ""
 
 
-class DatasetDropped(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetDropped(Stored, frozen=True, kw_only=True):
     dataset_id: str
 
 
-class WorkerJoined(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerJoined(Stored, frozen=True, kw_only=True):
     """A worker joined. `static_index` is the index of its entry in `worker_addresses`; -1 without such a list."""
 
     uid: str
@@ -82,22 +86,22 @@ class WorkerJoined(msgspec.Struct, frozen=True, kw_only=True):
     static_index: int = -1
 
 
-class StaticIndexAssigned(msgspec.Struct, frozen=True, kw_only=True):
+class StaticIndexAssigned(Stored, frozen=True, kw_only=True):
     """A known worker has this index in the current `worker_addresses`; it joined with another list, or with none."""
 
     uid: str
     static_index: int
 
 
-class WorkerDraining(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerDraining(Stored, frozen=True, kw_only=True):
     uid: str
 
 
-class WorkerLeft(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerLeft(Stored, frozen=True, kw_only=True):
     uid: str
 
 
-class JobCreated(msgspec.Struct, frozen=True, kw_only=True):
+class JobCreated(Stored, frozen=True, kw_only=True):
     name: str
     anonymous: bool
     dataset_id: str
@@ -108,29 +112,29 @@ class JobCreated(msgspec.Struct, frozen=True, kw_only=True):
     num_consumers: int = 0
 
 
-class JobForgotten(msgspec.Struct, frozen=True, kw_only=True):
+class JobForgotten(Stored, frozen=True, kw_only=True):
     name: str
 
 
-class JobPaused(msgspec.Struct, frozen=True, kw_only=True):
+class JobPaused(Stored, frozen=True, kw_only=True):
     """A job was paused; `paused_by` is the user who asked for it, for display."""
 
     name: str
     paused_by: str
 
 
-class JobResumed(msgspec.Struct, frozen=True, kw_only=True):
+class JobResumed(Stored, frozen=True, kw_only=True):
     name: str
 
 
-class JobCancelled(msgspec.Struct, frozen=True, kw_only=True):
+class JobCancelled(Stored, frozen=True, kw_only=True):
     """A job is gone with all its iterations; its clients stay until they have been notified and have left."""
 
     name: str
     cancelled_by: str
 
 
-class IterationCreated(msgspec.Struct, frozen=True, kw_only=True):
+class IterationCreated(Stored, frozen=True, kw_only=True):
     """An iteration begins.
 
     Attributes:
@@ -152,14 +156,14 @@ class IterationCreated(msgspec.Struct, frozen=True, kw_only=True):
     num_consumers: int = 0
 
 
-class IterationClosed(msgspec.Struct, frozen=True, kw_only=True):
+class IterationClosed(Stored, frozen=True, kw_only=True):
     """Elements of a shared iteration are gone: trainers that want every element can no longer join it."""
 
     job: str
     iteration: int
 
 
-class TrainerEnded(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerEnded(Stored, frozen=True, kw_only=True):
     """A trainer received all of a shared iteration."""
 
     job: str
@@ -167,26 +171,26 @@ class TrainerEnded(msgspec.Struct, frozen=True, kw_only=True):
     trainer_id: str
 
 
-class IterationFinished(msgspec.Struct, frozen=True, kw_only=True):
+class IterationFinished(Stored, frozen=True, kw_only=True):
     job: str
     iteration: int
 
 
-class IterationDropped(msgspec.Struct, frozen=True, kw_only=True):
+class IterationDropped(Stored, frozen=True, kw_only=True):
     """An iteration without clients was dropped, because it is not finished or begins again at a position."""
 
     job: str
     iteration: int
 
 
-class IterationArchived(msgspec.Struct, frozen=True, kw_only=True):
+class IterationArchived(Stored, frozen=True, kw_only=True):
     """Only the number of a finished iteration without clients is kept from now on."""
 
     job: str
     iteration: int
 
 
-class TaskCreated(msgspec.Struct, frozen=True, kw_only=True):
+class TaskCreated(Stored, frozen=True, kw_only=True):
     task_id: str
     job: str
     iteration: int
@@ -195,7 +199,7 @@ class TaskCreated(msgspec.Struct, frozen=True, kw_only=True):
     start_position: TaskStartPosition | None = None
 
 
-class TaskUnassigned(msgspec.Struct, frozen=True, kw_only=True):
+class TaskUnassigned(Stored, frozen=True, kw_only=True):
     """A task lost its worker. Once its clients have reported their holdings it is assigned again or given up.
 
     Attributes:
@@ -213,7 +217,7 @@ class TaskUnassigned(msgspec.Struct, frozen=True, kw_only=True):
     died: bool = False
 
 
-class TaskAssigned(msgspec.Struct, frozen=True, kw_only=True):
+class TaskAssigned(Stored, frozen=True, kw_only=True):
     """An unassigned task has a worker again, which begins at `start_position`; None for the beginning."""
 
     task_id: str
@@ -221,15 +225,15 @@ class TaskAssigned(msgspec.Struct, frozen=True, kw_only=True):
     start_position: TaskStartPosition | None = None
 
 
-class TaskEnded(msgspec.Struct, frozen=True, kw_only=True):
+class TaskEnded(Stored, frozen=True, kw_only=True):
     task_id: str
 
 
-class TaskDropped(msgspec.Struct, frozen=True, kw_only=True):
+class TaskDropped(Stored, frozen=True, kw_only=True):
     task_id: str
 
 
-class ClientJoined(msgspec.Struct, frozen=True, kw_only=True):
+class ClientJoined(Stored, frozen=True, kw_only=True):
     """A client joined an iteration; in a coordinated read it has this `consumer_index`.
 
     `holdings` are what it consumed and holds from before, if it was counted as lost and joined again.
@@ -243,7 +247,7 @@ class ClientJoined(msgspec.Struct, frozen=True, kw_only=True):
     holdings: tuple[TaskHolding, ...] = ()
 
 
-class ClientLeft(msgspec.Struct, frozen=True, kw_only=True):
+class ClientLeft(Stored, frozen=True, kw_only=True):
     """A client left, or `died` without a leave message. `holdings` are what it reported as consumed."""
 
     client_id: str
@@ -251,7 +255,7 @@ class ClientLeft(msgspec.Struct, frozen=True, kw_only=True):
     holdings: tuple[TaskHolding, ...] = ()
 
 
-class RepetitionBegun(msgspec.Struct, frozen=True, kw_only=True):
+class RepetitionBegun(Stored, frozen=True, kw_only=True):
     """A provider assigns its splits from the first one again."""
 
     job: str
@@ -260,7 +264,7 @@ class RepetitionBegun(msgspec.Struct, frozen=True, kw_only=True):
     repetition: int
 
 
-class SplitsGiven(msgspec.Struct, frozen=True, kw_only=True):
+class SplitsGiven(Stored, frozen=True, kw_only=True):
     task_id: str
     provider: int
     repetition: int
@@ -269,7 +273,7 @@ class SplitsGiven(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class SplitsReported(msgspec.Struct, frozen=True, kw_only=True):
+class SplitsReported(Stored, frozen=True, kw_only=True):
     """A reconnected worker reported a grant that the journal lacks.
 
     After a power failure the journal may lack its last records; of two grants the one with the larger cursor counts.
@@ -283,7 +287,7 @@ class SplitsReported(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class TaskProgressed(msgspec.Struct, frozen=True, kw_only=True):
+class TaskProgressed(Stored, frozen=True, kw_only=True):
     """A task progressed.
 
     Attributes:
@@ -299,20 +303,20 @@ class TaskProgressed(msgspec.Struct, frozen=True, kw_only=True):
     trainers: tuple[str, ...] = ()
 
 
-class SplitsRefused(msgspec.Struct, frozen=True, kw_only=True):
+class SplitsRefused(Stored, frozen=True, kw_only=True):
     """A task of a draining worker was refused more splits; it ends early, and other tasks get them."""
 
     task_id: str
 
 
-class SplitsLost(msgspec.Struct, frozen=True, kw_only=True):
+class SplitsLost(Stored, frozen=True, kw_only=True):
     job: str
     iteration: int
     provider: int
     count: int
 
 
-class TaskLost(msgspec.Struct, frozen=True, kw_only=True):
+class TaskLost(Stored, frozen=True, kw_only=True):
     """Elements of a task will not arrive. Each client of the iteration receives these records once, in order.
 
     Attributes:
@@ -334,21 +338,21 @@ class TaskLost(msgspec.Struct, frozen=True, kw_only=True):
     restarts: bool = False
 
 
-class RoundsHalted(msgspec.Struct, frozen=True, kw_only=True):
+class RoundsHalted(Stored, frozen=True, kw_only=True):
     """The consumers of an iteration are halted, because a new schedule is due."""
 
     job: str
     iteration: int
 
 
-class RoundsResumed(msgspec.Struct, frozen=True, kw_only=True):
+class RoundsResumed(Stored, frozen=True, kw_only=True):
     """A halt ended without a new schedule, because a consumer left and could not answer."""
 
     job: str
     iteration: int
 
 
-class ScheduleChanged(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleChanged(Stored, frozen=True, kw_only=True):
     """From `first_round` on, these tasks give the rounds in turn.
 
     Attributes:

@@ -8,7 +8,7 @@ from dsnb.dispatcher import records as r
 from dsnb.wire.schedule import RoundSchedule
 
 
-class Rounds(msgspec.Struct):
+class Rounds(msgspec.Struct, forbid_unknown_fields=True):
     """The state of one coordinated iteration; the module `rounds` has the theory of operation."""
 
     client_ids: list[str]

@@ -15,7 +15,7 @@ MAX_SPLIT_RANGES: Final = 10_000
 """How many ranges are kept of one task and provider."""
 
 
-class Grant(msgspec.Struct):
+class Grant(msgspec.Struct, forbid_unknown_fields=True):
     """The last range of splits that a task got from a provider.
 
     `cursor` is how many splits of this repetition the task had before.
@@ -27,7 +27,7 @@ class Grant(msgspec.Struct):
     end: int
 
 
-class SplitRanges(msgspec.Struct):
+class SplitRanges(msgspec.Struct, forbid_unknown_fields=True):
     """Ranges of splits in the order in which they were given; adjacent ranges are joined.
 
     Attributes:
@@ -74,7 +74,7 @@ class SplitRanges(msgspec.Struct):
         )
 
 
-class Provider(msgspec.Struct):
+class Provider(msgspec.Struct, forbid_unknown_fields=True):
     """How far the splits of one source are assigned; `next` is the first split that no task has."""
 
     source: str
@@ -84,7 +84,7 @@ class Provider(msgspec.Struct):
     lost: int = 0
 
 
-class RecordedLoss(msgspec.Struct):
+class RecordedLoss(msgspec.Struct, forbid_unknown_fields=True):
     """A loss that the clients of an iteration are notified of; see `records.TaskLost`."""
 
     task_id: str
@@ -96,7 +96,7 @@ class RecordedLoss(msgspec.Struct):
     restarts: bool = False
 
 
-class Unassignment(msgspec.Struct):
+class Unassignment(msgspec.Struct, forbid_unknown_fields=True):
     """Why a task has no worker; see `records.TaskUnassigned`."""
 
     worker: str

@@ -25,11 +25,10 @@ from typing import Any
 import msgspec
 
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher.plain import to_json
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_ranges import Grant, Provider, RecordedLoss, SplitRanges, Unassignment, merge_positions
 from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
-from dsnb.wire.ranges import Ranges
+from dsnb.wire.ranges import Ranges, ranges_from_json, ranges_to_json
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """The states that a shard can have."""
@@ -37,7 +36,7 @@ MAX_CANCELLED_JOBS = 100
 """How many names of cancelled jobs are kept, so that cancelling a job twice is not an error."""
 
 
-class Worker(msgspec.Struct):
+class Worker(msgspec.Struct, forbid_unknown_fields=True):
     uid: str
     name: str
     address: str
@@ -47,7 +46,7 @@ class Worker(msgspec.Struct):
     draining: bool = False
 
 
-class Task(msgspec.Struct):
+class Task(msgspec.Struct, forbid_unknown_fields=True):
     task_id: str
     job: str
     iteration: int
@@ -82,7 +81,7 @@ class Task(msgspec.Struct):
     """How many workers died since the task last made progress."""
 
 
-class Iteration(msgspec.Struct):
+class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     number: int
     finished: bool = False
     tasks: list[str] = msgspec.field(default_factory=list)
@@ -111,7 +110,7 @@ class Iteration(msgspec.Struct):
     """The lowest client number that can belong to this iteration."""
 
 
-class Job(msgspec.Struct):
+class Job(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     anonymous: bool
     dataset_id: str
@@ -144,7 +143,7 @@ class Job(msgspec.Struct):
         return [client for iteration in self.iterations.values() for client in iteration.clients]
 
 
-class Client(msgspec.Struct):
+class Client(msgspec.Struct, forbid_unknown_fields=True):
     client_id: str
     job: str
     iteration: int
@@ -157,7 +156,7 @@ def _first_numbers() -> dict[str, int]:
     return {"dataset": 1000, "client": 3000, "task": 4000, "job": 5000, "worker": 0}
 
 
-class State(msgspec.Struct):
+class State(msgspec.Struct, forbid_unknown_fields=True):
     """All tables. Any thread may read them under the shell's lock; only `apply` changes them."""
 
     datasets: dict[str, r.DatasetRegistered] = msgspec.field(default_factory=dict)
@@ -498,7 +497,16 @@ class State(msgspec.Struct):
 
     def export(self) -> str:
         """The whole state as JSON, with the tables in their order: for snapshots and for comparing two states."""
-        return to_json(self)
+        return msgspec.json.encode(self, enc_hook=ranges_to_json).decode()
+
+
+def state_from_json(text: str) -> State:
+    """The state that `State.export` wrote.
+
+    Raises:
+        ValueError: the text is not JSON, or a field is missing, unknown or of another type.
+    """
+    return msgspec.json.decode(text, type=State, dec_hook=ranges_from_json)
 
 
 _APPLY: dict[type, Any] = {

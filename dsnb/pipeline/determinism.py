@@ -105,6 +105,6 @@ def _name(step: Operation) -> str:
 
 def _digest(step: Operation) -> str:
     own = step.position_identity
-    value = own if own is not None else [getattr(step, item.name) for item in fields(step) if _is_compared(item)]
+    value = own if own is not None else [getattr(step, name) for name in step.__struct_fields__ if name != "inputs"]
     found = fingerprint((type(step).__name__, len(step.inputs), value))
     return "" if found.unhashable else found.digest

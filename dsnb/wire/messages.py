@@ -115,25 +115,25 @@ class TaskPosition(msgspec.Struct, frozen=True, kw_only=True):
     trainers: tuple[TrainerPosition, ...] = ()
 
 
-class IndexRange(msgspec.Struct, frozen=True, kw_only=True):
+class IndexRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     first: int = 0
     end: int = 0
 
 
-class TrainerPosition(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     trainer_id: str = ""
     offset: int = 0
     consumed: tuple[IndexRange, ...] = ()
     readers: tuple[ReaderPosition, ...] = ()
 
 
-class ReaderPosition(msgspec.Struct, frozen=True, kw_only=True):
+class ReaderPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     client_id: str = ""
     received: int = 0
     held: tuple[IndexRange, ...] = ()
 
 
-class TaskHolding(msgspec.Struct, frozen=True, kw_only=True):
+class TaskHolding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     task_id: str = ""
     incarnation: int = 0
     received: int = 0
@@ -283,14 +283,14 @@ class TrainerReport(msgspec.Struct, frozen=True, kw_only=True):
     consumed_beyond: tuple[IndexRange, ...] = ()
 
 
-class ResumePosition(msgspec.Struct, frozen=True, kw_only=True):
+class ResumePosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     index: int = 0
     pipeline_position: str = ""
     splits: tuple[FinishedSplits, ...] = ()
     repeated_ms: int = 0
 
 
-class FinishedSplits(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedSplits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     provider: int = 0
     repetition: int = 0
     count: int = 0

@@ -26,7 +26,7 @@ class HeldRounds(msgspec.Struct, frozen=True, kw_only=True):
     oldest_round: int = 0
 
 
-class RoundSchedule(msgspec.Struct, frozen=True, kw_only=True):
+class RoundSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     first_round: int = 0
     halt: int = 0
     tasks: tuple[str, ...] = ()
