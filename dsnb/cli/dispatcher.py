@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
     """Run the dispatcher, print its address, and wait until it is stopped or drained."""
     from dsnb.dispatcher.server import DispatchServer
-    from dsnb.worker.draining import stop_when_idle
+    from dsnb.worker.server import stop_when_idle
 
     with (
         DispatchServer(config) as server,

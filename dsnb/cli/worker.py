@@ -58,9 +58,8 @@ def run(args: argparse.Namespace) -> int:
     """Run a worker until Ctrl-C or SIGTERM."""
     from dsnb.code.imports import keep_received_modules
     from dsnb.worker.config import WorkerConfig
-    from dsnb.worker.draining import stop_when_idle
     from dsnb.worker.host import keep_freed_memory, set_switch_interval
-    from dsnb.worker.server import WorkerServer
+    from dsnb.worker.server import WorkerServer, stop_when_idle
 
     config = WorkerConfig(
         dispatcher_address=resolve_target(args.dispatcher),

@@ -41,7 +41,7 @@ class LogEntry:
     nbytes: int
     frame: Any
     failed: bool
-    left: int
+    left: int = 0
     location: Any = None
     encoded_bytes: int = 0
     """Bytes of its cached encodings, made for readers in other processes."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -26,9 +27,7 @@ from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError, InvalidArgumentError, is_out_of_band
-from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.worker.flush_timer import FlushTimer
-from dsnb.worker.run_concat import concat_runs, runs_for_local_readers
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
 
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
@@ -365,3 +364,73 @@ def _bytes_of_first(run: Run) -> int:
 
 def _length(leaf: Any) -> int:
     return len(leaf) if isinstance(leaf, (bytes, str)) else 8
+
+
+def concat_runs(runs: list[Run]) -> Run:
+    """Join runs into one: a copy if all are arrays of one dtype and shape, else a list."""
+    if len(runs) == 1 and not _is_text(runs[0]):
+        return runs[0]
+    if any(map(_is_text, runs)):
+        return _listed(runs)  # strings of any length; an array would have the width of the longest one in these runs
+    arrays = [run for run in runs if isinstance(run, np.ndarray)]
+    if len(arrays) == len(runs) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return _listed(runs)
+
+
+def runs_for_local_readers(runs: list[Run]) -> Iterator[Run]:
+    """Combine runs for readers in this process. Runs of arrays are not joined: that would copy their elements."""
+    if not any(isinstance(run, np.ndarray) and run.ndim > 1 for run in runs):
+        yield concat_runs(runs)  # cheap: lists hold references, and scalars are copied for the reader in any case
+        return
+    for run in runs:
+        yield as_list(run) if _is_text(run) else run
+
+
+def _is_text(run: Run) -> bool:
+    return isinstance(run, np.ndarray) and run.dtype.kind in "US"
+
+
+def _listed(runs: list[Run]) -> list[Any]:
+    return [element for run in runs for element in as_list(run)]
+
+
+class FlushTimer(threading.Thread):
+    """Calls a function a fixed time after it was armed, repeatedly while the function returns True.
+
+    Without it, elements produced just before a slow call or a slow source would be delayed until that returns. The
+    thread starts when the timer is first armed.
+
+    Args:
+        name: The thread's name.
+        after_s: Seconds from `arm` to the call, and between calls.
+        act: The function; returns whether to call it again.
+    """
+
+    def __init__(self, name: str, after_s: float, act: Callable[[], bool]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._after_s = after_s
+        self._act = act
+        self._armed = threading.Event()
+        self._ended = threading.Event()
+
+    def arm(self) -> None:
+        """Request a call after `after_s` seconds. Must be used by one thread only."""
+        if self.ident is None:
+            with suppress(RuntimeError):  # no more threads can be started: frames are then closed by the pipeline only
+                self.start()
+        self._armed.set()
+
+    def end(self) -> None:
+        """Make no further calls, and wait for the thread to end."""
+        self._ended.set()
+        self._armed.set()
+        if self.ident is not None:
+            self.join()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            self._armed.wait()
+            self._armed.clear()
+            while not self._ended.wait(self._after_s) and self._act():
+                pass

@@ -2,29 +2,83 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from dsnb.pipeline.engine.resume_point import ResumePoint, needs_released_splits, to_text
 from dsnb.pipeline.engine.stage import Stage, repeated_seconds, reports
-from dsnb.wire.messages import FinishedSplits, IndexRange, ResumePosition, StageReport, TrainerReport
-from dsnb.worker.rate_meter import RateMeter, seconds_until_eviction
-from dsnb.worker.round_log import RoundLog
-from dsnb.worker.shared_log import SharedLog
+from dsnb.wire.messages import FinishedSplits, ResumePosition, StageReport, TrainerReport
+from dsnb.worker.element_log import ElementLog
+
+_SETTLES_S = 2.0
+"""Time constant of the smoothing: after this long, a rate shows about two thirds of a change."""
+_NOW_S = 0.01
+
+
+class RateMeter:
+    """Rates of counters that only grow, smoothed over a few seconds.
+
+    Example:
+        >>> rates = RateMeter()
+        >>> for second in range(60):
+        ...     rates.update("a", 10 * second, now=float(second))
+        >>> round(rates.rate("a"), 3)
+        10.0
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int]] = {}
+        self._rates: dict[str, float] = {}
+
+    def update(self, name: str, count: int, now: float) -> None:
+        """Record a counter's value. An update within 50 ms of the last one is ignored.
+
+        Args:
+            name: The counter.
+            count: Its value.
+            now: Seconds of a monotonic clock.
+        """
+        at, before = self._last.get(name, (now, count))
+        gone = now - at
+        if gone < 0.05 and name in self._last:
+            return
+        self._last[name] = (now, count)
+        if gone > 0:
+            weight = 1.0 - math.exp(-gone / _SETTLES_S) if name in self._rates else 1.0
+            self._rates[name] = (1 - weight) * self._rates.get(name, 0.0) + weight * (count - before) / gone
+
+    def rate(self, name: str) -> float:
+        """A counter's growth per second; 0 before its second update."""
+        return self._rates.get(name, 0.0)
+
+
+def seconds_until_eviction(margin: float, drift: float) -> float:
+    """Seconds until a trainer that falls back reaches the end of the window; 0 if it does not fall back.
+
+    Args:
+        margin: How many elements it can fall back before it loses some.
+        drift: How many elements per second it falls back.
+
+    Example:
+        >>> seconds_until_eviction(30, 10.0), seconds_until_eviction(-5, 10.0), seconds_until_eviction(30, 0.0)
+        (3.0, 0.01, 0.0)
+    """
+    return max(_NOW_S, margin / drift) if drift > 0 else 0.0
+
 
 _PRODUCER = "\0head"
 """The counter name of the producer in a `RateMeter`; no trainer can have this name."""
 
 
-def update_rates(rates: RateMeter, log: SharedLog | RoundLog, now: float) -> None:
+def update_rates(rates: RateMeter, log: ElementLog, now: float) -> None:
     """Record how far the producer and all trainers or consumers are now."""
     rates.update(_PRODUCER, log.head, now)
-    for name, state in (log.trainers if isinstance(log, SharedLog) else log.consumer_states).items():
-        rates.update(name, state.consumed, now)
+    for name, consumed in log.consumed_counts().items():
+        rates.update(name, consumed, now)
 
 
-def trainer_reports(
-    log: SharedLog | RoundLog, rates: RateMeter, flight_ns: Callable[[str], int]
-) -> tuple[TrainerReport, ...]:
+def trainer_reports(log: ElementLog, rates: RateMeter, flight_ns: Callable[[str], int]) -> tuple[TrainerReport, ...]:
     """Reports of all trainers, or of the consumers of a coordinated read.
 
     Args:
@@ -32,19 +86,14 @@ def trainer_reports(
         rates: The rates of the producer and the trainers.
         flight_ns: Returns for how long, by a trainer's name, elements were sent to it and not consumed.
     """
-    if isinstance(log, SharedLog):
-        return tuple(_trainer_report(log, rates, name, flight_ns(name)) for name in log.trainers)
     return tuple(
-        TrainerReport(
-            trainer_id=name,
-            clients=int(bool(consumer.client)),
-            consumed=consumer.consumed,
-            offset=log.offset(name),
-            lag_bytes=consumer.unconsumed_bytes,
+        replace(
+            log.trainer_report(name),
             rate=rates.rate(name),
+            eviction_in_s=_eviction_in_s(log, rates, name),
             in_flight_ns=flight_ns(name),
         )
-        for name, consumer in log.consumer_states.items()
+        for name in log.consumed_counts()
     )
 
 
@@ -71,18 +120,15 @@ class ResumeReporter:
     def __init__(self) -> None:
         self._last: tuple[ResumePoint, ResumePosition] | None = None
 
-    def report(self, log: SharedLog, stage: Stage, elements_before: int) -> ResumePosition:
+    def report(self, index: int, stage: Stage, elements_before: int) -> ResumePosition:
         """The resume position: at the first element that a trainer still needs, or a little before.
 
-        Trainers without readers count as well, since they may return.
-
         Args:
-            log: The task's log.
-            stage: Its pipeline.
-            elements_before: How many elements the pipeline made, since its stage was built, before the log's first one.
+            index: The first element that a trainer still needs.
+            stage: The task's pipeline.
+            elements_before: How many elements the pipeline made before that one, since its stage was built.
         """
-        index = min(map(log.offset, log.trainers), default=log.head)
-        point = stage.resume_point(index - log.first + elements_before)
+        point = stage.resume_point(elements_before)
         if self._last is not None and needs_released_splits(point, self._last[0]):
             return self._last[1]  # this point needs splits that the dispatcher has already forgotten
         splits = tuple(
@@ -95,33 +141,7 @@ class ResumeReporter:
         return resume
 
 
-def _trainer_report(log: SharedLog, rates: RateMeter, name: str, flight_ns: int) -> TrainerReport:
-    trainer, offset = log.trainers[name], log.offset(name)
-    return TrainerReport(
-        trainer_id=name,
-        clients=len(trainer.readers),
-        consumed=trainer.consumed,
-        offset=offset,
-        hits=trainer.hits,
-        misses=trainer.misses,
-        skipped=trainer.skipped,
-        spilled=trainer.spilled,
-        lag_bytes=log.frames.bytes_between(offset, log.head),
-        on_lag=(trainer.cache_policy.on_lag or "skip") if log.keep else "",
-        rate=rates.rate(name),
-        eviction_in_s=_eviction_in_s(log, rates, name),
-        in_flight_ns=flight_ns,
-        consumed_beyond=tuple(
-            IndexRange(first=first, end=end)
-            for first, end in trainer.consumed_ranges.within(offset, trainer.consumed_ranges.end)
-        ),
-    )
-
-
-def _eviction_in_s(log: SharedLog, rates: RateMeter, name: str) -> float:
+def _eviction_in_s(log: ElementLog, rates: RateMeter, name: str) -> float:
     """Estimated seconds until a trainer that skips loses elements, at the present rates; 0 if it will not."""
-    if not log.keep or log.finished or log.trainers[name].needs_retention or log.head == log.tail:
-        return 0.0
-    free = (log.capacity - log.nbytes) * (log.head - log.tail) / max(1, log.nbytes)
-    drift = rates.rate(_PRODUCER) - rates.rate(name)
-    return seconds_until_eviction(log.offset(name) - log.tail + free, drift)
+    margin = log.elements_before_eviction(name)
+    return 0.0 if margin is None else seconds_until_eviction(margin, rates.rate(_PRODUCER) - rates.rate(name))

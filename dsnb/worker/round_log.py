@@ -25,17 +25,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from dsnb.code.failures import exception_of
 from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.messages import TrainerReport
 from dsnb.wire.schedule import consumer_name
-from dsnb.worker.cursors import TakenSlice
-from dsnb.worker.read_ahead import ReadAhead
+from dsnb.worker.element_log import ElementLog, ReadAhead
+from dsnb.worker.frame_log import LogEntry
 
+_NO_POLICY = CachePolicy()
 _MIN_ROUNDS_AHEAD = 2
 """How many rounds may be produced beyond the furthest consumer, whatever their size."""
 
@@ -62,47 +66,40 @@ class ConsumerCursor:
     """`complete_rounds` and `base` as last reported to its client."""
 
 
-@dataclass(slots=True)
-class RoundLogEntry:
-    """One frame of the sequence."""
-
-    first: int
-    count: int
-    nbytes: int
-    frame: Frame
-    failed: bool
-
-    @property
-    def end(self) -> int:
-        return self.first + self.count
-
-
-class RoundLog:
+class RoundLog(ElementLog):
     """The elements of one task that not all consumers have consumed.
 
     Args:
         consumers: The number of consumers.
         read_ahead_bytes: Most bytes to produce beyond the furthest consumer.
+        incarnation: The task's incarnation, which readers are told with each slice.
     """
 
-    def __init__(self, *, consumers: int, read_ahead_bytes: int) -> None:
+    def __init__(self, *, consumers: int, read_ahead_bytes: int, incarnation: int = 0) -> None:
         self.consumers = consumers
         self.capacity = read_ahead_bytes
-        self.head = 0
-        self.nbytes = 0
         self.complete_rounds = 0
         self.base = 0
         """The first round that is kept."""
-        self.finished = False
         self.consumer_states = {consumer_name(index): ConsumerCursor(index) for index in range(consumers)}
         self.readers: dict[str, ConsumerCursor] = {}
-        self._entries: deque[RoundLogEntry] = deque()
+        self._incarnation = incarnation
+        self._head = self._nbytes = 0
+        self._entries: deque[LogEntry] = deque()
         self._read_ahead = ReadAhead(read_ahead_bytes)
 
     @property
     def produced_rounds(self) -> int:
         """How many rounds were produced in full."""
         return self.head // self.consumers
+
+    @property
+    def head(self) -> int:
+        return self._head
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
 
     @property
     def tail(self) -> int:
@@ -123,18 +120,29 @@ class RoundLog:
     def append(self, frame: Frame, count: int, nbytes: int, failed: bool = False) -> None:
         """Add a frame at the head."""
         charge = max(nbytes, count)  # empty elements still use memory: at least one byte each
-        self._entries.append(RoundLogEntry(self.head, count, charge, frame, failed))
-        self.head += count
-        self.nbytes += charge
+        self._entries.append(LogEntry(self.head, count, charge, frame, failed))
+        self._head += count
+        self._nbytes += charge
 
     def finish(self) -> None:
         """Mark the sequence as ended, which is an error in a coordinated read."""
         self.finished = True
 
-    def failure(self) -> Frame | None:
-        """The frame of an error in the incomplete last round, which may be why the sequence ended; None without one."""
-        rest = (entry for entry in self._entries if entry.failed and entry.end > self.produced_rounds * self.consumers)
-        return next((entry.frame for entry in rest), None)
+    def drop_frames(self) -> None:
+        for entry in self._entries:
+            entry.frame = None
+
+    def end_error(self, job: str) -> Exception:
+        """The error for consumers at the end: one in the incomplete last round, which may be why the data ended."""
+        for entry in self._entries:
+            if entry.failed and entry.frame is not None and entry.end > self.produced_rounds * self.consumers:
+                return exception_of(entry.frame.failure)
+        return FailedPreconditionError(
+            f"Encountered end of sequence on a round-robin read iterator: the data of job {job!r} have come to an end, "
+            "and a coordinated read needs data without one",
+            did="all rounds before it were given",
+            hint="add .repeat() to the end of the pipeline, before distribute",
+        )
 
     def _furthest(self) -> int:
         return max(consumer.sent for consumer in self.consumer_states.values())
@@ -146,20 +154,29 @@ class RoundLog:
 
     # ---- the consumers' side
 
+    @property
+    def clients(self) -> Sequence[str]:
+        return tuple(self.readers)
+
     def attach(
-        self, client: str, consumer: str, received: int = 0, consumed: int = 0, cache_policy: CachePolicy | None = None
+        self,
+        client: str,
+        trainer: str,
+        received: int = 0,
+        consumed: int = 0,
+        cache_policy: CachePolicy = _NO_POLICY,
     ) -> None:
         """Let a client read for a consumer, instead of the client that did so before.
 
         Args:
             client: The client's id.
-            consumer: The consumer's name; see `consumer_name`.
+            trainer: The consumer's name; see `consumer_name`.
             received: Rounds that it received before. It continues there, or at `base` if that is later.
             consumed: Rounds that it consumed before.
-            cache_policy: Ignored; for the same signature as `SharedLog.attach`.
+            cache_policy: Ignored: consumers of a coordinated read do not fall behind.
         """
         del cache_policy
-        state = self.consumer_states[consumer]
+        state = self.consumer_states[trainer]
         self.readers.pop(state.client, None)
         self.readers[client] = state
         state.client = client
@@ -169,14 +186,9 @@ class RoundLog:
         self._clear_unconsumed(state)
         self._update_rounds()
 
-    def update_received(self, client: str, received: int) -> None:
-        """Raise the number of rounds that arrived at a consumer, which may complete rounds."""
-        consumer = self.readers[client]
-        consumer.received = max(consumer.received, received)
-        consumer.sent = max(consumer.sent, consumer.received)
-        self._update_rounds()
-
-    def credit(self, client: str, granted: int, consumed: int, max_bytes: int) -> None:
+    def credit(
+        self, client: str, granted: int, consumed: int, max_bytes: int, *, received: int = 0, taken: int = 0
+    ) -> None:
         """Update a consumer's credit and progress; a counter below the known one is ignored.
 
         Args:
@@ -184,13 +196,18 @@ class RoundLog:
             granted: Rounds that may be sent in all.
             consumed: Rounds that were consumed; these count as received.
             max_bytes: Most bytes that may be sent and not consumed; one element always may.
+            received: Rounds that arrived at the consumer, which may complete rounds.
+            taken: Ignored: a consumer takes a round when it consumes it.
         """
+        del taken
         consumer = self.readers[client]
         consumer.granted, consumer.max_bytes = max(consumer.granted, granted), max_bytes
         for _ in range(min(consumed - consumer.consumed, len(consumer.unconsumed_sizes))):
             consumer.unconsumed_bytes -= consumer.unconsumed_sizes.popleft()
         consumer.consumed = max(consumer.consumed, consumed)
-        self.update_received(client, consumer.consumed)
+        consumer.received = max(consumer.received, received, consumer.consumed)
+        consumer.sent = max(consumer.sent, consumer.received)
+        self._update_rounds()
 
     def recall(self, client: str) -> int:
         """Revoke a client's unused credit; returns how many rounds were sent, which is what remains granted."""
@@ -212,7 +229,7 @@ class RoundLog:
             self._clear_unconsumed(consumer)
             self._update_rounds()
 
-    def take(self, client: str) -> TakenSlice | None:
+    def take(self, client: str) -> FrameSlice | None:
         """The next element to send to a client; None if there is none or its credit or byte limit is used up."""
         consumer = self.readers.get(client)
         if consumer is None or consumer.sent >= consumer.granted:
@@ -228,9 +245,9 @@ class RoundLog:
         consumer.sent += 1
         consumer.unconsumed_sizes.append(entry.nbytes // entry.count)
         consumer.unconsumed_bytes += consumer.unconsumed_sizes[-1]
-        return TakenSlice(entry.frame, at, at - entry.first, 1)
+        return FrameSlice(entry.frame, at, at - entry.first, 1, self._incarnation)
 
-    def take_all(self, client: str) -> list[TakenSlice]:
+    def take_all(self, client: str) -> list[FrameSlice]:
         """All elements that may be sent to a client now, in order."""
         found = []
         while (taken := self.take(client)) is not None:
@@ -250,6 +267,19 @@ class RoundLog:
         consumer = self.readers.get(client)
         return self.finished and consumer is not None and consumer.last_progress[0] >= self.produced_rounds
 
+    def consumed_counts(self) -> Mapping[str, int]:
+        return {name: consumer.consumed for name, consumer in self.consumer_states.items()}
+
+    def trainer_report(self, name: str) -> TrainerReport:
+        consumer = self.consumer_states[name]
+        return TrainerReport(
+            trainer_id=name,
+            clients=int(bool(consumer.client)),
+            consumed=consumer.consumed,
+            offset=self.offset(name),
+            lag_bytes=consumer.unconsumed_bytes,
+        )
+
     def offset(self, consumer: str) -> int:
         """The index of the first element of the first round that this consumer has not consumed."""
         return self.consumer_states[consumer].consumed * self.consumers
@@ -260,7 +290,7 @@ class RoundLog:
         self.complete_rounds = max(self.complete_rounds, min(consumer.received for consumer in consumers))
         self.base = max(self.base, min(place.consumed for place in consumers))
         while self._entries and self._entries[0].end <= self.base * self.consumers:
-            self.nbytes -= self._entries.popleft().nbytes
+            self._nbytes -= self._entries.popleft().nbytes
 
     @staticmethod
     def _clear_unconsumed(consumer: ConsumerCursor) -> None:
@@ -281,20 +311,3 @@ class RoundLog:
             assert self.base <= consumer.consumed, "a turn was let go that a consumer has not taken"
             assert not consumer.client or self.readers.get(consumer.client) is consumer, "a client is misplaced"
         assert all(place.client == client for client, place in self.readers.items()), "a place has another client"
-
-
-def end_of_data_error(job: str, frame: Frame | None) -> Exception:
-    """The error for consumers whose pipeline has ended.
-
-    Args:
-        job: The job's name.
-        frame: The frame of an error that may have caused the end; that error is returned instead.
-    """
-    if frame is not None and frame.failure is not None:
-        return exception_of(frame.failure)
-    return FailedPreconditionError(
-        f"Encountered end of sequence on a round-robin read iterator: the data of job {job!r} have come to an end, "
-        "and a coordinated read needs data without one",
-        did="all rounds before it were given",
-        hint="add .repeat() to the end of the pipeline, before distribute",
-    )

@@ -8,34 +8,35 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
+from typing import Any, Protocol
+
+import grpc
 
 from dsnb.arguments import checked, instance, number
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.processes import idle_ns, usable_cpus
 from dsnb.system_limits import nearly_out_of_files, open_files_text
 from dsnb.transfer import local
-from dsnb.transfer.protocol import OpenRequest, ReadHandle, Sink
+from dsnb.transfer.admission import Admission
+from dsnb.transfer.grpc import ReadService
+from dsnb.transfer.protocol import Endpoint, OpenRequest, ReadHandle, Sink
+from dsnb.transfer.shared_memory.server import SharedMemoryServer
 from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control_stream import ControlStream
 from dsnb.wire.lifecycle import StopOnce
-from dsnb.wire.messages import ClientRelease, TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
-from dsnb.wire.methods import GET_SPLITS, GET_TASK, SESSION
+from dsnb.wire.messages import ClientRelease, ReadRequest, TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
+from dsnb.wire.methods import GET_SPLITS, GET_TASK, READ, SESSION, Method
 from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
 from dsnb.worker.config import WorkerConfig
-from dsnb.worker.draining import stop_when_idle
-from dsnb.worker.fair_share import fair_share
-from dsnb.worker.frame_preparation import keeps_frames
 from dsnb.worker.host import LatencyProbe, rss_bytes
-from dsnb.worker.pipeline_loader import DefinitionCache, stage_builder
-from dsnb.worker.retry_policy import ATTEMPT_S, RetryPolicy
+from dsnb.worker.pipeline_loader import ATTEMPT_S, DefinitionCache, RetryPolicy, stage_builder
 from dsnb.worker.spill import Spill, SpillLimit
 from dsnb.worker.splits import DispatcherFeed
-from dsnb.worker.task import Task
-from dsnb.worker.transfer_servers import TransferServers
+from dsnb.worker.task import Task, keeps_frames
 
 _JOIN_S = 2.0
 _REGISTER_S = 10.0
@@ -487,3 +488,91 @@ class WorkerServer:
             idle_ns=idle_ns(),
             last_release=self._released,
         )
+
+
+class TransferServers:
+    """The worker's transfer servers, with one limit (`max_readers`) on their concurrent readers.
+
+    Args:
+        endpoint: The worker.
+        config: Its settings.
+        guard: Authenticates readers.
+    """
+
+    def __init__(self, endpoint: Endpoint, config: WorkerConfig, guard: Guard) -> None:
+        self.admission = Admission(config.max_readers)
+        self._grpc = ReadService(endpoint, self.admission)
+        self._shared_memory = SharedMemoryServer(endpoint, guard, config.shared_memory_size, self.admission)
+
+    @property
+    def handlers(self) -> dict[Method[Any, Any], Callable[[Iterator[ReadRequest], grpc.ServicerContext], Any]]:
+        """The handlers that the worker's gRPC server must register."""
+        return {READ: self._grpc.read}
+
+    def open(self, worker_uid: str) -> None:
+        """Start the shared memory server, which readers on this host find by the worker's uid."""
+        self._shared_memory.start(worker_uid)
+
+    def close(self) -> None:
+        """Stop all transfer servers; present readings are ended."""
+        self._shared_memory.stop()
+        self._grpc.stop()
+
+
+def fair_share(total: int, wants: Sequence[int | None]) -> list[int]:
+    """Divide bytes among tasks: a task that wants less than an equal share gets that, and the others share the rest.
+
+    Args:
+        total: Bytes to divide.
+        wants: For each task, how many bytes it can use; None for as many as possible.
+
+    Returns:
+        Bytes for each task: at least 1 each, and at most `total` in all (unless `total` is less than 1 for each).
+
+    Example:
+        >>> fair_share(90, [None, 10, None])
+        [40, 10, 40]
+    """
+    shares = [1] * len(wants)
+    left, order = total, sorted(range(len(wants)), key=lambda i: (wants[i] is None, wants[i] or 0))
+    for rank, task in enumerate(order):
+        equal = left // (len(order) - rank)
+        want = wants[task]
+        shares[task] = max(1, equal if want is None else min(want, equal))
+        left = max(0, left - shares[task])
+    return shares
+
+
+_POLL_INTERVAL_S = 0.05
+
+
+class Drainable(Protocol):
+    """A worker that can finish its work and stop."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the worker has stopped."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether the worker has no work left."""
+        ...
+
+    def drain(self) -> None:
+        """Accept no new work from now on."""
+
+    def stop(self) -> None:
+        """Stop at once, whatever work is left."""
+
+
+def stop_when_idle(worker: Drainable) -> None:
+    """Drain a worker, and stop it from a new thread once it is idle. A second call is harmless."""
+    worker.drain()
+    threading.Thread(target=_wait_and_stop, args=(worker,), name="dsnb-leave", daemon=True).start()
+
+
+def _wait_and_stop(worker: Drainable) -> None:
+    while not worker.stopped and not worker.idle:
+        time.sleep(_POLL_INTERVAL_S)
+    worker.stop()

@@ -46,25 +46,23 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsnb.transfer.protocol import FIRST_GRANT
+from dsnb.transfer.protocol import FIRST_GRANT, FrameSlice
 from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.messages import TrainerPosition
+from dsnb.wire.messages import IndexRange, TrainerPosition, TrainerReport
 from dsnb.wire.ranges import Ranges, split_ranges
-from dsnb.worker import invariants
-from dsnb.worker.cursors import ReaderState, Span, TakenSlice, TrainerCursor
+from dsnb.worker.cursors import ReaderState, Span, StartBarrier, TrainerCursor
+from dsnb.worker.element_log import ElementLog, ReadAhead
 from dsnb.worker.frame_log import FrameLog, FrameStore, LogEntry
-from dsnb.worker.read_ahead import ReadAhead
-from dsnb.worker.start_barrier import StartBarrier
 
 _DEFAULT_POLICY = CachePolicy()
 _POLICY_UNTIL_ATTACHED = CachePolicy(on_lag="wait")
 """Policy of a trainer of an earlier incarnation until it opens this one and sends its own policy."""
 
 
-class SharedLog:
+class SharedLog(ElementLog):
     """The kept elements of one task, and the cursors of its trainers and readers.
 
     Args:
@@ -75,6 +73,7 @@ class SharedLog:
             want to read from the beginning. When the disk is full, the oldest elements are dropped.
         store: Where frames are spilled; None to disable spilling.
         first: The index of the first element that will be produced.
+        incarnation: The task's incarnation, which readers are told with each slice.
     """
 
     def __init__(
@@ -86,20 +85,19 @@ class SharedLog:
         keep_all: bool = False,
         store: FrameStore | None = None,
         first: int = 0,
+        incarnation: int = 0,
     ) -> None:
         self.capacity = capacity
         self.keep = keep
-        self.finished = False
         self.first = self.frontier = first
-        self.short_by = 0
-        """Elements that an earlier incarnation delivered and this one's pipeline did not reproduce."""
         self.trainers: dict[str, TrainerCursor] = {}
         self.readers: dict[str, ReaderState] = {}
+        self._incarnation = incarnation
         self._keep_all = keep_all
         self._replay_end = first
         """Index after the last element that an earlier incarnation delivered; production below it is a replay."""
         self.frames = FrameLog(store, first)
-        self.start_barrier = StartBarrier()
+        self._start_barrier = StartBarrier()
         self._unsent_bytes = 0
         self._read_ahead = ReadAhead(read_ahead_bytes)
 
@@ -132,9 +130,13 @@ class SharedLog:
         return has_room and self.frames.add_encoded_bytes(index, nbytes)
 
     @property
-    def evicted(self) -> int:
+    def evicted(self) -> int:  # type: ignore[override]  # read-only here
         """How many elements were dropped without having been released."""
         return self.frames.evicted
+
+    @property
+    def partial(self) -> bool:
+        return self.keep and self.base > 0
 
     @property
     def done(self) -> bool:
@@ -142,6 +144,46 @@ class SharedLog:
         if not self.keep:
             return self.finished and not self.frames.entries
         return self.finished and all(t.removed or self.offset(name) >= self.head for name, t in self.trainers.items())
+
+    @property
+    def clients(self) -> Sequence[str]:
+        return tuple(self.readers)
+
+    def drop_frames(self) -> None:
+        self.frames.drop_frames()
+
+    # ---- reports
+
+    def consumed_counts(self) -> Mapping[str, int]:
+        return {name: trainer.consumed for name, trainer in self.trainers.items()}
+
+    def trainer_report(self, name: str) -> TrainerReport:
+        trainer, offset = self.trainers[name], self.offset(name)
+        beyond = trainer.consumed_ranges.within(offset, trainer.consumed_ranges.end)
+        return TrainerReport(
+            trainer_id=name,
+            clients=len(trainer.readers),
+            consumed=trainer.consumed,
+            offset=offset,
+            hits=trainer.hits,
+            misses=trainer.misses,
+            skipped=trainer.skipped,
+            spilled=trainer.spilled,
+            lag_bytes=self.frames.bytes_between(offset, self.head),
+            on_lag=(trainer.cache_policy.on_lag or "skip") if self.keep else "",
+            consumed_beyond=tuple(IndexRange(first=first, end=end) for first, end in beyond),
+        )
+
+    def elements_before_eviction(self, name: str) -> float | None:
+        """How many elements a trainer that skips can fall back before it loses some; None if it will not lose any."""
+        if not self.keep or self.finished or self.trainers[name].needs_retention or self.head == self.tail:
+            return None
+        free = (self.capacity - self.nbytes) * (self.head - self.tail) / max(1, self.nbytes)
+        return self.offset(name) - self.tail + free
+
+    def resume_index(self) -> int | None:
+        """The first element that a trainer still needs. Trainers without readers count as well: they may return."""
+        return min(map(self.offset, self.trainers), default=self.head)
 
     # ---- the producer's side
 
@@ -268,7 +310,9 @@ class SharedLog:
                     unconsumed=spans,
                 )
             self._replay_end = max(self._replay_end, trainer.delivered_earlier.end)
-        self.start_barrier.complete = self._replay_end > self.first  # delivered elements: the barrier was passed before
+        self._start_barrier.complete = (
+            self._replay_end > self.first
+        )  # delivered elements: the barrier was passed before
 
     def _skip_delivered_earlier(self, first: int) -> None:
         """Move cursors past reproduced elements that were delivered before, and release those that were consumed.
@@ -305,7 +349,7 @@ class SharedLog:
         if client in self.readers:
             self._reattach(self.readers[client], received, consumed)
             self.trainers[trainer].cache_policy = cache_policy
-            self.start_barrier.update(self.trainers.values(), cache_policy.start_together)
+            self._start_barrier.update(self.trainers.values(), cache_policy.start_together)
             return
         cursor = self.trainers.get(trainer)
         if cursor is None:
@@ -315,7 +359,7 @@ class SharedLog:
             self._advance(cursor.next)
         cursor.cache_policy, cursor.removed = cache_policy, False
         cursor.readers.add(client)
-        self.start_barrier.update(self.trainers.values(), cache_policy.start_together)
+        self._start_barrier.update(self.trainers.values(), cache_policy.start_together)
         # Counters above 0 come from an earlier incarnation that this log knows nothing of. Everything received counts
         # as consumed here, so the reader starts with nothing outstanding and no unused credit.
         self.readers[client] = ReaderState(trainer, sent=received, taken=received, consumed=received, granted=received)
@@ -376,7 +420,9 @@ class SharedLog:
                     self._release(part)
         trainer.requeued = kept
 
-    def credit(self, client: str, granted: int, consumed: int, max_bytes: int, taken: int = 0) -> None:
+    def credit(
+        self, client: str, granted: int, consumed: int, max_bytes: int, *, received: int = 0, taken: int = 0
+    ) -> None:
         """Update a reader's cumulative counters; a value below the known one is ignored.
 
         Args:
@@ -385,8 +431,10 @@ class SharedLog:
             consumed: Elements that were consumed.
             max_bytes: Most bytes that the reader may buffer; 0 for no change. With `keep`, at most a quarter of the
                 capacity applies, so that one reader cannot hold the whole window.
+            received: Ignored: what was sent over a connection arrives, or the client says at the next one what did.
             taken: Elements that left the client's buffer, consumed or not.
         """
+        del received
         reader = self.readers[client]
         reader.granted = max(reader.granted, granted)
         if max_bytes:
@@ -415,6 +463,9 @@ class SharedLog:
         """Restart every trainer's timeout. For a paused task, in which no trainer can make progress."""
         for trainer in self.trainers.values():
             trainer.seen = now
+
+    def start_timed_out(self, now: float) -> bool:
+        return self._start_barrier.timed_out(self.trainers.values(), now)
 
     def remove_trainer(self, trainer_id: str) -> None:
         """Stop keeping elements for a trainer, until a reader attaches to it again."""
@@ -472,13 +523,13 @@ class SharedLog:
         trainer.readers.discard(client)
         del self.readers[client]
 
-    def take(self, client: str) -> TakenSlice | None:
+    def take(self, client: str) -> FrameSlice | None:
         """The next elements to send to a reader; None if there are none or its credit or byte limit is used up."""
         reader = self.readers[client]
         room = min(reader.granted - reader.sent, self._fair_share(reader))
         if (
             room <= 0
-            or not self.start_barrier.complete
+            or not self._start_barrier.complete
             or (reader.buffered and reader.buffered_bytes >= reader.max_bytes)
         ):
             return None
@@ -492,7 +543,8 @@ class SharedLog:
         span, entry = found
         reader.count_sent(span)
         trainer.spilled += span.count if entry.location is not None else 0
-        return TakenSlice(self.frames.frame_of(entry), span.first, span.first - entry.first, span.count)
+        start = span.first - entry.first
+        return FrameSlice(self.frames.frame_of(entry), span.first, start, span.count, self._incarnation)
 
     def _fair_share(self, reader: ReaderState) -> int:
         """How many more elements may be sent to a reader now, so that readers of one trainer share fairly."""
@@ -511,7 +563,7 @@ class SharedLog:
         there = self.trainers.values()
         return self.finished and all(not t.requeued and self._next(t) >= self.head for t in there)
 
-    def take_all(self, client: str) -> list[TakenSlice]:
+    def take_all(self, client: str) -> list[FrameSlice]:
         """All elements that may be sent to a reader now, in order."""
         trainer = self.trainers[self.readers[client].trainer_id]
         found = []
@@ -642,4 +694,25 @@ class SharedLog:
 
     def validate(self) -> None:
         """Assert the invariants that hold between any two calls."""
-        invariants.validate(self)
+        frames = self.frames
+        frames.validate(keep=self.keep)
+        assert self._unsent_bytes == frames.bytes_between(self.frontier, self.head), "unsent bytes are miscounted"
+        assert self.frontier <= self.head, "something was sent before it was produced"
+        for name, trainer in self.trainers.items():
+            assert trainer.next <= max(self.frontier, self.tail, trainer.joined_at_index), (
+                "a trainer is beyond the frontier"
+            )
+            assert self.offset(name) <= max(self.head, trainer.next), "an offset is beyond the head"
+            assert trainer.hits + trainer.misses == trainer.consumed, "hits and misses do not make up the consumed"
+            assert all(self.readers[client].trainer_id == name for client in trainer.readers), "a reader is misplaced"
+        for reader in self.readers.values():
+            assert reader.consumed + sum(span.count for span in reader.unconsumed) == reader.sent, (
+                "sent elements are missing"
+            )
+            assert reader.buffered_bytes == sum(nbytes for _, nbytes in reader.buffered), (
+                "a reader's bytes are miscounted"
+            )
+            assert reader.sent - reader.taken == sum(count for count, _ in reader.buffered), (
+                "buffered ones are miscounted"
+            )
+            assert reader.consumed <= reader.taken, "a reader consumed what it did not take"

@@ -1,6 +1,6 @@
 """One worker's part of one iteration: the shell around an element log, its producer and its readers.
 
-Theory of operation. One lock guards the log (`SharedLog` or `RoundLog`, both pure) and the sessions. Each event that
+Theory of operation. One lock guards the log (an `ElementLog`, which is pure) and the sessions. Each event that
 may let elements flow (a frame, credit, a reader that leaves) calls `_pump` under that lock, so slices reach each sink
 in order. Slow work happens outside the lock: the producer runs the pipeline and lays frames out before it adds them.
 """
@@ -8,7 +8,8 @@ in order. Slow work happens outside the lock: the producer runs the pipeline and
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -20,19 +21,16 @@ from dsnb.transfer.protocol import FrameSlice, OpenRequest, Sink
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import LostReader, ResumePosition, TaskOrder, TaskReport
 from dsnb.worker.arena import Arena
-from dsnb.worker.closed_readers import ClosedReaderTotals
-from dsnb.worker.encoded_bytes import encoded_bytes_callback
-from dsnb.worker.frame_preparation import allocate_in_one, keeps_frames, prepare_frames
+from dsnb.worker.cursors import start_barrier_timeout
+from dsnb.worker.element_log import ElementLog
 from dsnb.worker.pipeline_loader import seek_to_position
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, FrameLimits, Producer
-from dsnb.worker.rate_meter import RateMeter
-from dsnb.worker.reporting import ResumeReporter, stage_reports, trainer_reports, update_rates
-from dsnb.worker.round_log import RoundLog, end_of_data_error
-from dsnb.worker.sessions import ReaderSession
+from dsnb.worker.reporting import RateMeter, ResumeReporter, stage_reports, trainer_reports, update_rates
+from dsnb.worker.round_log import RoundLog
+from dsnb.worker.sessions import ClosedReaderTotals, ReaderSession
 from dsnb.worker.shared_log import SharedLog
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
-from dsnb.worker.start_barrier import start_barrier_timeout
 
 _UNBOUNDED_MS = 1 << 40
 """`repeated_ms` in the report of a task that no other worker can continue."""
@@ -73,22 +71,7 @@ class Task:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._spill = spill
-        self._log: SharedLog | RoundLog
-        if order.num_consumers:
-            self._log = RoundLog(consumers=order.num_consumers, read_ahead_bytes=read_ahead_bytes)
-        else:
-            position = order.position if order.position is not None and order.position.taken_over else None
-            first = position.first_index if position is not None else 0
-            self._log = SharedLog(
-                capacity=capacity,
-                read_ahead_bytes=read_ahead_bytes,
-                keep=order.cached,
-                keep_all=not order.endless,
-                store=spill,
-                first=first,
-            )
-            if position is not None:
-                self._log.take_over(position.trainers)
+        self._log = _element_log(order, capacity, read_ahead_bytes, spill)
         self._most_bytes = capacity
         self._rates = RateMeter()
         self._closed_readers = ClosedReaderTotals()
@@ -146,7 +129,7 @@ class Task:
                 old.sink.fail(CancelledError("the same client opened this task again"))
             manner = opening.cache_policy or CachePolicy()
             self._log.attach(client, trainer, opening.received, opening.consumed, manner)
-            if opening.consumed_before and client not in self._rejoined and isinstance(self._log, SharedLog):
+            if opening.consumed_before and client not in self._rejoined:
                 # The client was declared dead and returned with a new id: do not send again what it consumed. It
                 # reports this with each request until an element arrives. Reconciling twice would count the same
                 # elements as repeated.
@@ -170,11 +153,7 @@ class Task:
     ) -> None:
         with self._lock:
             if self._sessions.get(session.client) is session:
-                if isinstance(self._log, RoundLog):
-                    self._log.update_received(session.client, received)
-                    self._log.credit(session.client, granted, consumed, max_bytes)
-                else:
-                    self._log.credit(session.client, granted, consumed, max_bytes, taken)
+                self._log.credit(session.client, granted, consumed, max_bytes, received=received, taken=taken)
                 session.update_consumed(consumed)
                 self._pump(session)
                 if self.order.num_consumers:
@@ -204,11 +183,12 @@ class Task:
             known = self._remove_session(client)
             if consumed is None and known is not None:
                 consumed = known.sink.consumed
-            if died and isinstance(self._log, SharedLog):
+            acknowledged = self._log.consumed_by(client)
+            if died and acknowledged is not None:
                 # The client may still be alive and unaware. Its elements go to others now, so `open` must refuse it.
-                self._lost_clients[client] = max(consumed or 0, self._log.consumed_by(client))
+                self._lost_clients[client] = max(consumed or 0, acknowledged)
             self._log.leave(client, consumed)
-            if died and isinstance(self._log, SharedLog):
+            if died:
                 self._log.remove_unread_trainers()  # the producer must not wait for a trainer that will not return
             self._pump_all()
             self._note_end()
@@ -223,8 +203,7 @@ class Task:
     def remove_trainer(self, trainer_id: str) -> None:
         """Stop keeping elements for a trainer."""
         with self._lock:
-            if isinstance(self._log, SharedLog):
-                self._log.remove_trainer(trainer_id)
+            self._log.remove_trainer(trainer_id)
             self._changed.notify_all()
 
     def pause(self, *, paused: bool) -> None:
@@ -241,19 +220,17 @@ class Task:
             now: Seconds of a monotonic clock.
         """
         with self._lock:
-            if isinstance(self._log, SharedLog):
-                if self._paused:
-                    self._log.touch_all(now)
-                self._log.expire(now)
-                if self._log.start_barrier.timed_out(self._log.trainers.values(), now):
-                    self._fail_start_barrier(self._log)
+            if self._paused:
+                self._log.touch_all(now)
+            self._log.expire(now)
+            if self._log.start_timed_out(now):
+                self._fail_start_barrier()
             update_rates(self._rates, self._log, now)
             self._changed.notify_all()
 
-    def _fail_start_barrier(self, log: SharedLog) -> None:
-        error = start_barrier_timeout(
-            self.order.job_name, sorted({log.readers[client].trainer_id for client in self._sessions})
-        )
+    def _fail_start_barrier(self) -> None:
+        present = sorted({session.trainer_id for session in self._sessions.values()})
+        error = start_barrier_timeout(self.order.job_name, present)
         for session in list(self._sessions.values()):
             self.leave(session.client)
             session.sink.fail(error)
@@ -272,35 +249,30 @@ class Task:
         """Deliver what the reader's credit allows. Runs under the lock, so that slices stay in order."""
         if self._paused:
             return
-        pieces = []
-        for taken in self._log.take_all(session.client):
-            pieces.append(
-                piece := FrameSlice(taken.frame, taken.index, taken.start, taken.count, self.order.incarnation)
-            )
-            self._sent_elements += piece.count
-            self._sent_bytes += piece.nbytes
-            session.count_sent(piece.count)
-        if pieces:
+        slices = self._log.take_all(session.client)
+        for frame_slice in slices:
+            self._sent_elements += frame_slice.count
+            self._sent_bytes += frame_slice.nbytes
+            session.count_sent(frame_slice.count)
+        if slices:
             session.end_sent = False  # elements requeued by another reader may follow an end that was already sent
-            session.sink.deliver_all(pieces)
+            session.sink.deliver_all(slices)
         self._send_end(session)
 
     def _send_end(self, session: ReaderSession) -> None:
         if session.end_sent or not self._log.at_end(session.client):
             return
         session.end_sent = True
-        if isinstance(self._log, RoundLog):
-            session.sink.fail(end_of_data_error(self.order.job_name, self._log.failure()))
-        else:
+        error = self._log.end_error(self.order.job_name)
+        if error is None:
             session.sink.end()
+        else:
+            session.sink.fail(error)
 
     def _send_progress(self, *sessions: ReaderSession) -> None:
         """In a coordinated read: send how many rounds are complete, after the elements that were sent before."""
-        log = self._log
-        if not isinstance(log, RoundLog):
-            return
         for session in sessions:
-            progress = log.unreported_progress(session.client)
+            progress = self._log.unreported_progress(session.client)
             if progress is not None:
                 session.sink.progress(*progress)
                 self._send_end(session)
@@ -363,14 +335,14 @@ class Task:
 
     def _note_partial(self) -> None:
         # The first elements are gone: the dispatcher must not send new trainers that want the whole epoch here.
-        if self.order.cached and not self._partial_noted and self._log.base > 0:
+        if self._log.partial and not self._partial_noted:
             self._partial_noted = True
             self._on_change()
 
     def reserve_encoded_bytes(self, index: int, nbytes: int) -> bool:
         """Charge a cached encoding of the frame that begins at `index`; False if it must not be kept."""
         with self._lock:
-            return isinstance(self._log, SharedLog) and self._log.reserve_encoded_bytes(index, nbytes)
+            return self._log.reserve_encoded_bytes(index, nbytes)
 
     def finish(self) -> None:
         with self._lock:
@@ -402,8 +374,7 @@ class Task:
         with self._lock:
             self._log.capacity = capacity
             self.limits = self._limits()
-            if isinstance(self._log, SharedLog):
-                self._log.make_room()
+            self._log.make_room()
             self._note_partial()
 
     def stop(self, error: Exception) -> None:
@@ -419,8 +390,7 @@ class Task:
             self._changed.notify_all()
             sessions = list(self._sessions.values())
             self._sessions.clear()
-            if isinstance(self._log, SharedLog):
-                self._log.frames.drop_frames()  # now: they may occupy shared memory, which is scarce
+            self._log.drop_frames()  # now: they may occupy shared memory, which is scarce
             self._arena = None  # freed with its last frame
             if self._spill is not None:
                 self._spill.close()
@@ -452,7 +422,7 @@ class Task:
                 tail=log.tail,
                 window_bytes=log.nbytes,
                 capacity_bytes=log.capacity,
-                evicted=log.evicted if isinstance(log, SharedLog) else 0,
+                evicted=log.evicted,
                 errors=self._errors,
                 sent_elements=self._sent_elements,
                 sent_bytes=self._sent_bytes,
@@ -461,14 +431,14 @@ class Task:
                 splits_done=self._splits_done(consumed),
                 readers=len(self._sessions),
                 spill_bytes=self._spill.nbytes if self._spill is not None else 0,
-                partial=self.order.cached and log.base > 0,
-                clients=tuple(log.readers),
+                partial=log.partial,
+                clients=tuple(log.clients),
                 links=tuple(session.link_report() for session in present),
                 grants=self._feed.grants() if self._feed is not None else (),
                 compression=self._closed_readers.compression(present),
                 resume_position=self._resume(),
-                exhausted=isinstance(log, SharedLog) and log.exhausted,
-                missing_elements=log.short_by if isinstance(log, SharedLog) else 0,
+                exhausted=log.exhausted,
+                missing_elements=log.short_by,
                 incarnation=self.order.incarnation,
                 repeated=self._repeated,
                 lost_readers=tuple(LostReader(client_id=c, consumed=n) for c, n in self._lost_clients.items()),
@@ -476,11 +446,12 @@ class Task:
 
     def _resume(self) -> ResumePosition | None:
         stage = self._producer.stage
-        if stage is None or not isinstance(self._log, SharedLog) or not self._producer.positioned:
+        index = self._log.resume_index()
+        if stage is None or index is None or not self._producer.positioned:
             return None
         position = self.order.position
         begun = position.skip if position is not None and not position.pipeline_position else 0
-        resume = self._resume_reporter.report(self._log, stage, begun)
+        resume = self._resume_reporter.report(index, stage, index - self._log.first + begun)
         return resume if self._producer.one_to_one else replace(resume, repeated_ms=_UNBOUNDED_MS)
 
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
@@ -514,4 +485,71 @@ class Task:
     def done(self) -> bool:
         """Whether everything is produced and consumed."""
         with self._lock:
-            return isinstance(self._log, SharedLog) and self._log.done
+            return self._log.done
+
+
+def keeps_frames(order: TaskOrder) -> bool:
+    """Whether a task keeps its frames for other readers after their elements were sent to one."""
+    return order.cached or order.num_consumers > 0
+
+
+def allocate_in_one(sinks: Iterable[Sink], nbytes: int) -> Array | None:
+    """Memory for `nbytes` bytes that one of the readers can see; None if no sink offers any.
+
+    Args:
+        sinks: The sinks of the readers.
+        nbytes: The element's size.
+    """
+    return next((memory for sink in sinks if (memory := sink.allocate(nbytes)) is not None), None)
+
+
+def prepare_frames(sinks: Iterable[Sink], frames: Sequence[Frame], index: int, incarnation: int) -> None:
+    """Let sinks do slow work for frames that may be delivered soon; call it without the task's lock.
+
+    Args:
+        sinks: The sinks of the readers.
+        frames: Consecutive frames.
+        index: The index of the first frame's first element.
+        incarnation: The task's incarnation.
+    """
+    pieces = []
+    for frame in frames:
+        pieces.append(FrameSlice(frame, index, 0, frame.count, incarnation))
+        index += frame.count
+    for sink in sinks:
+        for piece in pieces:
+            sink.prepare(piece)
+
+
+def _element_log(order: TaskOrder, capacity: int, read_ahead_bytes: int, spill: Spill | None) -> ElementLog:
+    if order.num_consumers:
+        return RoundLog(consumers=order.num_consumers, read_ahead_bytes=read_ahead_bytes, incarnation=order.incarnation)
+    position = order.position if order.position is not None and order.position.taken_over else None
+    log = SharedLog(
+        capacity=capacity,
+        read_ahead_bytes=read_ahead_bytes,
+        keep=order.cached,
+        keep_all=not order.endless,
+        store=spill,
+        first=position.first_index if position is not None else 0,
+        incarnation=order.incarnation,
+    )
+    if position is not None:
+        log.take_over(position.trainers)
+    return log
+
+
+def encoded_bytes_callback(task: Task, index: int) -> Callable[[int], bool]:
+    """Return a function that charges `nbytes` for a cached encoding of a frame; False if it must not be kept.
+
+    Args:
+        task: The task that holds the frame.
+        index: The index of the frame's first element.
+    """
+    kept = weakref.ref(task)  # the frame holds this function and the task holds the frame: avoid a reference cycle
+
+    def reserve(nbytes: int) -> bool:
+        found = kept()
+        return found is not None and found.reserve_encoded_bytes(index, nbytes)
+
+    return reserve

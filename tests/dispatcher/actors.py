@@ -214,10 +214,11 @@ class SimTask:
         if self.paused or self.stopped or client_id not in self.sent:
             return []
         sent = self.sent[client_id]
-        self.window.credit(client_id, sent.count + most, 0, 1 << 30, consumed)
+        self.window.credit(client_id, sent.count + most, 0, 1 << 30, taken=consumed)
         out: list[tuple[int, Value] | None] = []
         for taken in self.window.take_all(client_id):
-            values = taken.frame[taken.start : taken.start + taken.count]
+            made: Any = taken.frame
+            values = made[taken.start : taken.start + taken.count]
             out += [(taken.index + at, value) for at, value in enumerate(values)]
         sent.count += len(out)
         sent.ended = sent.ended and not out

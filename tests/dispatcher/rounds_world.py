@@ -201,8 +201,7 @@ class World:
         self.say(consumer, task)
         if up:
             granted, consumed, received = up.popleft()
-            core.update_received(consumer.client, received)
-            core.credit(consumer.client, granted, consumed, 1 << 30)
+            core.credit(consumer.client, granted, consumed, 1 << 30, received=received)
         while (taken := core.take(consumer.client)) is not None:
             down.append(taken.index // self.count)
         if (news := core.unreported_progress(consumer.client)) is not None:

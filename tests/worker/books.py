@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import cast
 
-from dsnb.transfer.protocol import FIRST_GRANT
+from dsnb.transfer.protocol import FIRST_GRANT, FrameSlice
 from dsnb.wire.cache_policy import CachePolicy
-from dsnb.worker.cursors import TakenSlice
 from dsnb.worker.shared_log import SharedLog
 
 
@@ -187,7 +187,7 @@ class Books:
         del self.readers[reader.client]
         self._called(reader)
 
-    def take(self, reader: BookedReader) -> TakenSlice | None:
+    def take(self, reader: BookedReader) -> FrameSlice | None:
         """Take what is next for a reader, and check that it is what should be next."""
         self.sound = False
         trainer, frontier = self.trainers[reader.trainer], self.window.frontier
@@ -272,10 +272,10 @@ class Books:
         trainer.next = self._ahead(name)
         trainer.passed += trainer.next - before
 
-    def _book(self, reader: BookedReader, trainer: BookedTrainer, taken: TakenSlice, frontier: int) -> None:
+    def _book(self, reader: BookedReader, trainer: BookedTrainer, taken: FrameSlice, frontier: int) -> None:
         frame = self.frame_at[taken.index]
         indices = range(taken.index, taken.index + taken.count)
-        assert taken.frame is frame, "the elements are not in that frame"
+        assert cast("object", taken.frame) is frame, "the elements are not in that frame"
         assert taken.start == taken.index - frame.first, "the elements are not at that place in the frame"
         assert 0 < taken.count <= frame.count - taken.start, "there are not so many in the frame"
         assert taken.count <= reader.granted - reader.sent, "more was sent than was granted"

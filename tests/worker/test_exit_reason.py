@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from dsnb.worker.exit_reason import exit_reason, output_tail
+from dsnb.worker.process import exit_reason, output_tail
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.worker.fair_share import fair_share
+from dsnb.worker.server import fair_share
 
 
 @given(total=st.integers(0, 10_000), wants=st.lists(st.none() | st.integers(0, 5000), max_size=12))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 
-from dsnb.worker.flush_timer import FlushTimer
+from dsnb.worker.producer import FlushTimer
 from tests.support.waiting import wait_for
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsnb.worker.rate_meter import RateMeter, seconds_until_eviction
+from dsnb.worker.reporting import RateMeter, seconds_until_eviction
 
 
 def test_a_steady_counter_has_its_rate_and_a_change_shows_within_seconds() -> None:

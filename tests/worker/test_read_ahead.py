@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dsnb.worker.read_ahead import ReadAhead
+from dsnb.worker.element_log import ReadAhead
 
 KIB = 1 << 10
 

@@ -37,9 +37,9 @@ def test_a_turn_is_whole_when_all_have_received_it_and_kept_until_all_have_taken
     made = sequence(2, 4)
     for client in ("c0", "c1"):
         indices(made, client)
-    made.update_received("c0", 2)
+    made.credit("c0", 0, 0, 1 << 20, received=2)
     assert (made.complete_rounds, made.unreported_progress("c0")) == (0, (0, 0))
-    made.update_received("c1", 1)
+    made.credit("c1", 0, 0, 1 << 20, received=1)
     assert (made.complete_rounds, made.unreported_progress("c0"), made.unreported_progress("c0")) == (1, (1, 0), None)
     made.credit("c0", 100, 1, 1 << 20)
     assert made.base == 0
@@ -51,7 +51,7 @@ def test_who_comes_anew_is_sent_what_not_all_have_taken() -> None:
     made = sequence(2, 6)
     for client in ("c0", "c1"):
         indices(made, client)
-        made.update_received(client, 3)
+        made.credit(client, 0, 0, 1 << 20, received=3)
     made.credit("c0", 100, 2, 1 << 20)
     made.credit("c1", 100, 1, 1 << 20)
     made.attach("again", consumer_name(1))
@@ -66,7 +66,7 @@ def test_an_end_is_told_when_all_whole_turns_are() -> None:
     assert not made.at_end("c0")
     for client in ("c0", "c1"):
         indices(made, client)
-        made.update_received(client, 1)
+        made.credit(client, 0, 0, 1 << 20, received=1)
     made.unreported_progress("c0")
     assert made.at_end("c0")
     assert not made.at_end("c1")

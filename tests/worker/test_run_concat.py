@@ -9,7 +9,7 @@ import pytest
 
 from dsnb.elements.columns import COPY_BELOW
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.worker.run_concat import concat_runs, runs_for_local_readers
+from dsnb.worker.producer import concat_runs, runs_for_local_readers
 
 
 def elements_of(runs: list[Any]) -> list[Any]:

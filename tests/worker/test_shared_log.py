@@ -661,9 +661,9 @@ def test_nobody_is_given_anything_before_all_are_there() -> None:
 
 def test_those_that_wait_for_the_others_give_up_after_the_time_they_said() -> None:
     window = SharedLog(capacity=800, read_ahead_bytes=100, keep=True)
-    assert not window.start_barrier.timed_out(window.trainers.values(), 0.0)
+    assert not window.start_timed_out(0.0)
     window.attach("r", "t", cache_policy=CachePolicy(start_together=2, timeout_s=10.0))
-    told = [window.start_barrier.timed_out(window.trainers.values(), now) for now in (1.0, 10.0, 11.0, 12.0, 22.0)]
+    told = [window.start_timed_out(now) for now in (1.0, 10.0, 11.0, 12.0, 22.0)]
     assert told == [False, False, True, False, True]
     window.leave("r")
     window.attach("s", "other", cache_policy=CachePolicy(start_together=2, timeout_s=10.0))
