@@ -18,10 +18,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
-
-from msgspec.structs import asdict
 
 from dsnb import errors
 from dsnb.errors import DeadlineExceededError, DsnbError, UnavailableError, UnimplementedError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,8 +16,7 @@ from dsnb.pipeline.graph import Graph, restore, serialise
 from dsnb.pipeline.operation import Operation
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Numbers(Operation):
+class Numbers(Operation, frozen=True, kw_only=True):
     """A source."""
 
     count: int = 3
@@ -28,8 +26,7 @@ class Numbers(Operation):
         return f"numbers({self.count})"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MapFunction(Operation):
+class MapFunction(Operation, frozen=True, kw_only=True):
     """An operation with a function."""
 
     function: Any
@@ -39,8 +36,7 @@ class MapFunction(Operation):
         return f"map({getattr(self.function, '__name__', 'function')})"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Zip(Operation):
+class Zip(Operation, frozen=True, kw_only=True):
     """An operation with several inputs."""
 
 
