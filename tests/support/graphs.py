@@ -13,36 +13,18 @@ import pytest
 
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.graph import Graph, restore, serialise
-from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.map import Map
+from dsnb.pipeline.sources.range import Range
 
 
-class Numbers(Operation, frozen=True, kw_only=True):
+def numbers() -> Range:
     """A source."""
-
-    count: int = 3
-
-    @property
-    def name(self) -> str:
-        return f"numbers({self.count})"
+    return Range(start=0, stop=3, step=1)
 
 
-class MapFunction(Operation, frozen=True, kw_only=True):
-    """An operation with a function."""
-
-    function: Any
-
-    @property
-    def name(self) -> str:
-        return f"map({getattr(self.function, '__name__', 'function')})"
-
-
-class Zip(Operation, frozen=True, kw_only=True):
-    """An operation with several inputs."""
-
-
-def pipeline_with(function: Any) -> MapFunction:
+def pipeline_with(function: Any) -> Map:
     """A pipeline with this function."""
-    return MapFunction(function=function, inputs=(Numbers(),))
+    return Map(function=function, inputs=(numbers(),))
 
 
 def blob_loader(graph: Graph) -> Callable[[str], bytes]:
