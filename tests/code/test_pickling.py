@@ -20,8 +20,8 @@ import dsnb.errors
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.graph import describe, restore, serialise
 from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.concatenate import Concatenate
 from dsnb.pipeline.operations.map import Map
-from dsnb.pipeline.operations.zip import Zip
 from tests.support.graphs import blob_loader, local_package, no_blobs, numbers, pipeline_with, round_trip
 
 ROOT = str(Path(dsnb.errors.__file__).parent.parent)
@@ -82,7 +82,7 @@ def test_a_pipeline_of_a_cell_runs_in_a_process_that_has_neither_the_cell_nor_it
     files = str(tmp_path / "definition"), str(tmp_path / "blob")
     run(f"exec(compile({CELL!r}, '<cell>', 'exec'))", *files, path=f"{ROOT}{os.pathsep}{tmp_path}")
     (tmp_path / "graph_cell_helper.py").unlink()
-    assert run(WORKER, *files) == "map 72.5"
+    assert run(WORKER, *files) == "map(Augment) 72.5"
 
 
 def test_a_function_sees_its_globals_as_they_were_when_it_was_written_down() -> None:
@@ -214,7 +214,7 @@ def test_a_pipeline_of_a_thousand_operations_goes_along() -> None:
 
 def test_an_input_that_is_used_twice_is_one_input_afterwards() -> None:
     source = numbers()
-    restored = restore(serialise(Zip(inputs=(source, source))).definition, no_blobs)
+    restored = restore(serialise(Concatenate(inputs=(source, source))).definition, no_blobs)
     assert restored.inputs[0] is restored.inputs[1]
 
 

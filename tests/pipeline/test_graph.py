@@ -18,8 +18,8 @@ from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import describe, restore, serialise
+from dsnb.pipeline.operations.concatenate import Concatenate
 from dsnb.pipeline.operations.map import Map
-from dsnb.pipeline.operations.zip import Zip
 from tests.support.graphs import blob_loader, no_blobs, numbers, pipeline_with
 
 BIG = 1 << 20
@@ -203,6 +203,6 @@ def test_a_real_dataset_reads_the_same_after_the_journey_and_is_known_again(make
 def test_a_pipeline_is_described_in_one_line() -> None:
     line = Map(function=len, inputs=(Map(function=max, inputs=(numbers(),)),))
     assert describe(line) == "range(3) | map(max) | map(len)"
-    assert describe(Map(function=len, inputs=(Zip(inputs=(line, numbers())),))) == (
-        "zip(range(3) | map(max) | map(len), range(3)) | map(len)"
+    assert describe(Map(function=len, inputs=(Concatenate(inputs=(line, numbers())),))) == (
+        "concatenate(range(3) | map(max) | map(len), range(3)) | map(len)"
     )
