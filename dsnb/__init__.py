@@ -93,13 +93,10 @@ __all__ = (  # noqa: PLE0604 - the keys of `_HOMES` are strings, which ruff cann
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    from dsnb.imports import gc_paused
-
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'dsnb' has no attribute {name!r}", name=name, obj=import_module(__name__))
-    with gc_paused():
-        module = import_module(home)
+    module = import_module(home)
     value = module if home == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value  # the next access finds it without this function
     return value

@@ -1,4 +1,4 @@
-"""Pauses the garbage collector while dsnb imports many modules."""
+"""Pauses the garbage collector while a process of dsnb's own imports many modules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from contextlib import contextmanager
 def gc_paused() -> Iterator[None]:
     """Pause the garbage collector, for imports: the objects they create stay alive, so a search finds no garbage.
 
-    While the modules of a service are imported it would run 130 times, once over all objects, which takes an eighth of
-    the time from `import dsnb` to the first element. Afterwards all objects are moved to the oldest generation;
-    otherwise the next collection would search everything that is new. A collector that is disabled stays disabled.
+    Only for workers and commands: the collector of a user's kernel is the user's. While the modules of a role are
+    imported it would run some hundred times, once over all objects. Afterwards all objects are moved to the oldest
+    generation; otherwise the next collection would search everything that is new. A collector that is disabled stays
+    disabled.
 
     Example:
         >>> with gc_paused():
-        ...     import dsnb.pipeline.dataset
+        ...     import dsnb.worker.server
         >>> gc.isenabled()
         True
     """

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dsnb.arguments import checked, each, integer, optional
 from dsnb.client.distribute import distribute
 from dsnb.client.options import ShardingPolicy, service_address, sharding_policy
 from dsnb.client.source import FromService
-from dsnb.dataclass import dataclass
 from dsnb.elements.structure import flatten, structure_of
 from dsnb.errors import InvalidArgumentError, is_element_error
 from dsnb.pipeline.dataset import Dataset
@@ -94,8 +94,7 @@ def _check_position(dataset: Dataset, known: list[Outcome], at: int, state: Any,
     check(_Stop(at, f"again, {len(one)} element behind"), known, known[:at] + one, twice)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stop:
+class _Stop(msgspec.Struct, frozen=True):
     position: int
     how: str
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dsnb.cli.options import add_command, add_json
 from dsnb.cli.status_text import table
@@ -55,7 +56,7 @@ def _list(args: argparse.Namespace) -> int:
 
     found = _entries(args)
     if args.as_json:
-        print(json.dumps({"recordings": list(map(asdict, found))}))
+        print(json.dumps({"recordings": msgspec.to_builtins(found)}))
         return 0
     header = ["key", "state", "elements", "size", "in use", "pipeline"]
     print("\n".join(table(header, list(map(_row, found)))) or f"nothing is recorded in {without_password(args.place)}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_address, add_command, add_json, add_token_file
 from dsnb.cli.signals import drain_and_stop_events, wait_until_stopped
+from dsnb.imports import gc_paused
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -68,8 +69,9 @@ def add_to(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a dispatcher until Ctrl-C or SIGTERM."""
-    from dsnb.dispatcher.config import DispatcherConfig
-    from dsnb.wire.security import load_or_create_token, token_from_environment
+    with gc_paused():
+        from dsnb.dispatcher.config import DispatcherConfig
+        from dsnb.wire.security import load_or_create_token, token_from_environment
 
     token = token_from_environment() if args.token_file is None else load_or_create_token(args.token_file)
     with claimed_name(args.name) as name:
@@ -89,8 +91,9 @@ def run(args: argparse.Namespace) -> int:
 
 def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
     """Run the dispatcher, print its address, and wait until it is stopped or drained."""
-    from dsnb.dispatcher.server import DispatchServer
-    from dsnb.wire.lifecycle import stop_when_idle
+    with gc_paused():
+        from dsnb.dispatcher.server import DispatchServer
+        from dsnb.wire.lifecycle import stop_when_idle
 
     with (
         DispatchServer(config) as server,

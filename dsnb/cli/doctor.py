@@ -10,12 +10,12 @@ import resource
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dsnb.cli.options import add_command, add_json
-from dsnb.dataclass import dataclass
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -35,8 +35,7 @@ _MIN_OPEN_FILES = 1024
 _MIN_SHM_BYTES = 256 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one check.
 
     Attributes:
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """Print all findings; the exit code is 1 if one of them is bad."""
     found = list(findings())
     if args.as_json:
-        print(json.dumps({"findings": [asdict(finding) for finding in found]}, indent=2))
+        print(json.dumps({"findings": msgspec.to_builtins(found)}, indent=2))
     else:
         for finding in found:
             print(f"{finding.level:5}{finding.name}: {finding.text}")

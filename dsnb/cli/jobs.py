@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dsnb.cli.options import add_command, add_json, add_service, add_token_file, token_of
 from dsnb.cli.status_text import older_jobs_lines, table
@@ -129,7 +130,7 @@ def _print(
     args: argparse.Namespace, kind: str, rows: Sequence[JobStatus] | Sequence[WorkerStatus], lines: list[str]
 ) -> None:
     if args.as_json:
-        print(json.dumps({kind: [asdict(row) for row in rows]}, indent=2))
+        print(json.dumps({kind: msgspec.to_builtins(rows)}, indent=2))
     else:
         print("\n".join(lines) or f"no {kind}")
 

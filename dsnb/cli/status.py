@@ -6,13 +6,13 @@ import argparse
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dsnb.cli.options import add_command, add_json, add_service, token_of
 from dsnb.cli.status_text import status_text, table
-from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError
 
 if TYPE_CHECKING:
@@ -47,17 +47,16 @@ def run(args: argparse.Namespace) -> int:
         print(f"removed: the connection file of {left.name!r}, whose process {left.pid} is gone", file=sys.stderr)
     if args.service is None and len(services := running()) > 1:
         found = service_summaries(services)
-        lines = {"services": [asdict(service) for service in found]}
+        lines = {"services": msgspec.to_builtins(found)}
         print(json.dumps(lines, indent=2) if args.as_json else services_text(found))
         return 0
     with connect(args.service, token_of(args)) as service:
         snapshot = service.status()
-    print(json.dumps(asdict(snapshot), indent=2) if args.as_json else status_text(snapshot))
+    print(json.dumps(msgspec.to_builtins(snapshot), indent=2) if args.as_json else status_text(snapshot))
     return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSummary:
+class ServiceSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the list of services: everything except the token.
 
     Attributes:

@@ -12,8 +12,10 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import asdict
 
 from dsnb.arguments import seconds
 from dsnb.cli.options import add_command, add_json, add_service, token_of
@@ -72,7 +74,7 @@ def _print_once(args: argparse.Namespace, before: Snapshot, after: Snapshot) -> 
     from dsnb.monitor.verdict import verdicts
 
     if args.as_json:
-        print(json.dumps({**asdict(after), "verdicts": [asdict(one) for one in verdicts(before, after)]}, indent=2))
+        print(json.dumps(msgspec.to_builtins({**asdict(after), "verdicts": verdicts(before, after)}), indent=2))
     else:
         print("\n".join(screen_lines(before, after, 120)))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
 from dsnb.cli.signals import drain_and_stop_events, wait_until_stopped
 from dsnb.errors import InvalidArgumentError
+from dsnb.imports import gc_paused
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -56,11 +57,12 @@ def add_to(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a worker until Ctrl-C or SIGTERM."""
-    from dsnb.code.imports import keep_received_modules
-    from dsnb.wire.lifecycle import stop_when_idle
-    from dsnb.worker.config import WorkerConfig
-    from dsnb.worker.host import keep_freed_memory, set_switch_interval
-    from dsnb.worker.server import WorkerServer
+    with gc_paused():
+        from dsnb.code.imports import keep_received_modules
+        from dsnb.wire.lifecycle import stop_when_idle
+        from dsnb.worker.config import WorkerConfig
+        from dsnb.worker.host import keep_freed_memory, set_switch_interval
+        from dsnb.worker.server import WorkerServer
 
     config = WorkerConfig(
         dispatcher_address=resolve_target(args.dispatcher),

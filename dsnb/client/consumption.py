@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+import msgspec
+
 from dsnb.client.inbox import TaskRead
 from dsnb.client.tasks import TaskTable
-from dsnb.dataclass import dataclass
 
 
-@dataclass(slots=True)
-class _Unconsumed:
+class _Unconsumed(msgspec.Struct):
     """Elements of one task that were delivered to the pipeline and are not consumed."""
 
     task_read: TaskRead

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
+
+from msgspec.structs import replace
 
 from dsnb import errors
 from dsnb.arguments import checked, optional, text

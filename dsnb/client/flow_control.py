@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dsnb.dataclass import dataclass
+import msgspec
 
 IDLE_CREDIT_S = 0.05
 """How long credit may stay unused while another task has none."""
@@ -17,8 +17,7 @@ IDLE_CREDIT_S = 0.05
 _UNLIMITED = 1 << 30
 
 
-@dataclass(slots=True)
-class CreditAccount:
+class CreditAccount(msgspec.Struct):
     """Counters of one task, in elements of this read. They are cumulative, so late or repeated messages do no harm."""
 
     granted: int = 0

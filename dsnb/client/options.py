@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from dsnb.arguments import Rule, instance, integer, one_of, optional, short_repr, text
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.client.transfers import transfer_protocol
-from dsnb.dataclass import dataclass
 from dsnb.elements.compression import AUTO, CODECS, NONE, load_codec
 from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.wire.addresses import target_address
@@ -53,8 +54,7 @@ class ShardingPolicy(enum.IntEnum):
 _ALIASES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The checked arguments of `distribute` and `from_dataset_id`, except service and dataset."""
 
     mode: ShardingPolicy

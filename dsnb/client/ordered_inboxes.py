@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import ReadOptions

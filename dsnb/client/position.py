@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
 from dsnb.client.options import ReadOptions
-from dsnb.dataclass import dataclass
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -30,8 +31,7 @@ MAX_READ_ORDER: Final = 1 << 16
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class ReadOrderEntry:
+class ReadOrderEntry(msgspec.Struct):
     """Consecutive elements of one task, in the order of reading."""
 
     task_id: str
@@ -40,8 +40,7 @@ class ReadOrderEntry:
     failed: bool = False
 
 
-@dataclass(slots=True)
-class TaskProgress:
+class TaskProgress(msgspec.Struct):
     """How many elements of a task's sequence a reader has read."""
 
     incarnation: int
@@ -128,8 +127,7 @@ class History:
             return progress, later
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartPosition:
+class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
     """A decoded position at which a read starts.
 
     Attributes:

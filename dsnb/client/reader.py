@@ -11,8 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dsnb.client import notices
 from dsnb.client.ack_thread import ACK_INTERVAL_S, ack_thread

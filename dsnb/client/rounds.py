@@ -19,15 +19,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import field
 from typing import Any
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.wire.schedule import ConsumerReport, HeldRounds, RoundSchedule, RoundsUpdate, schedule_of, task_round_of
 
 
-@dataclass(slots=True)
-class TaskRounds:
+class TaskRounds(msgspec.Struct):
     """The buffered rounds of one task: from `consumed` up to, not including, `received`.
 
     Attributes:
@@ -45,7 +44,7 @@ class TaskRounds:
     received: int = 0
     consumed: int = 0
     reported: bool = False
-    items: deque[tuple[int, Any, int]] = field(default_factory=deque)
+    items: deque[tuple[int, Any, int]] = msgspec.field(default_factory=deque)
     nbytes: int = 0
 
     def drop_before(self, before: int) -> None:

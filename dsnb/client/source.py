@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
 from functools import partial
 from typing import Any, ClassVar, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dsnb.client.coordinated import CoordinatedStage
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
@@ -13,7 +15,6 @@ from dsnb.client.position import FinishedPassStage, decode_end, decode_position,
 from dsnb.client.reader import ReadStage
 from dsnb.client.service_stage import JobReader, ServiceStage
 from dsnb.code.fingerprint.fingerprint import fingerprint
-from dsnb.dataclass import dataclass
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
@@ -31,8 +32,7 @@ _PRESERVED_CARDINALITIES: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
 """The cardinalities (0, endless) that distributing preserves, for the policies that do not preserve both."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FromService(Operation):
+class FromService(Operation, frozen=True, kw_only=True):
     """Elements of a registered dataset. Each stage that it builds is the next pass of this object.
 
     Attributes:
@@ -46,11 +46,11 @@ class FromService(Operation):
     options: ReadOptions
     spec: Any = None
     registered_cardinality: int = UNKNOWN_CARDINALITY
-    pipeline: Operation | str | None = field(default=None, repr=False)
+    pipeline: Operation | str | None = None
     """The registered pipeline or a digest of it. Keys of cached results follow from it, not from where it runs."""
-    passes: IterationCounter = field(default_factory=IterationCounter, repr=False)
-    connections: ChannelCache = field(default_factory=ChannelCache, repr=False)
-    register_again: Callable[[], str] | None = field(default=None, repr=False)
+    passes: IterationCounter = msgspec.field(default_factory=IterationCounter)
+    connections: ChannelCache = msgspec.field(default_factory=ChannelCache)
+    register_again: Callable[[], str] | None = None
     """Registers the pipeline again: the service may have restarted, or forgotten a dataset that was unused for long."""
 
     @property

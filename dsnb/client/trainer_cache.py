@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from dsnb.arguments import checked, integer, one_of, optional, seconds, short_repr, text
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.cache_policy import CachePolicy
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
-from dsnb.dataclass import dataclass
+import msgspec
 
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _CACHE = dis.opmap["CACHE"]
@@ -48,8 +48,7 @@ class Import(NamedTuple):
     members: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CodeAnalysis:
+class CodeAnalysis(msgspec.Struct, frozen=True):
     """The result of analysing a code object.
 
     Attributes:
@@ -71,8 +70,7 @@ def _analyse_code(code: _ByIdentity) -> CodeAnalysis:
     return _Reader(code.code).read()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ByIdentity:
+class _ByIdentity(msgspec.Struct, frozen=True, eq=False):
     """A cache key that compares code objects by identity.
 
     Code objects may compare equal although their nested ones differ in something that the analysis covers.

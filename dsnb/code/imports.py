@@ -28,10 +28,11 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import msgspec
+
 from dsnb.code.bytecode import all_imports
 from dsnb.code.source_differences import compile_module, source_differences
 from dsnb.code.usercode import is_user_namespace, namespace
-from dsnb.dataclass import dataclass
 
 ModuleSource = tuple[str, str, bytes]
 """A module's name, the path of its file on the machine that serialised it, and the file's contents."""
@@ -43,8 +44,7 @@ _keeps_modules = threading.Event()
 _received_modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SourceFile:
+class SourceFile(msgspec.Struct, frozen=True, eq=False):
     """The source file of a user module that a function imports when it runs, whether or not it is imported now."""
 
     name: str
@@ -71,8 +71,7 @@ class SourceFile:
         return (self.__dsnb_fingerprint__(), differing) if differing else self
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExtensionFile:
+class ExtensionFile(msgspec.Struct, frozen=True, eq=False):
     """The file of a user's extension module that a function imports when it runs; it is not sent to workers."""
 
     name: str

@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
+import msgspec
+
 from dsnb.code.pipeline_classes import PipelineClasses
 from dsnb.code.usercode import is_user_class
-from dsnb.dataclass import dataclass
 from dsnb.elements.data_classes import find_class
 
 # Exception classes that this process received, and (below) those that it defined.
@@ -80,8 +81,7 @@ def _members_shared_with_bases(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, member if is_user_class(base) else _LibraryMember(base, name)
 
 
-@dataclass(frozen=True, slots=True)
-class _LibraryMember:
+class _LibraryMember(msgspec.Struct, frozen=True):
     """Replaces a member of a library's class in the pickle: the member itself may not be picklable."""
 
     cls: type

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from types import CellType, FunctionType, ModuleType
 from typing import Any, Literal
 
+import msgspec
+
 from dsnb.code.bytecode import all_reads
 from dsnb.code.usercode import is_user_module, namespace
-from dsnb.dataclass import dataclass
 
 VariableKind = Literal["closure", "default", "global"]
 _MISSING = object()
 _SINGLEDISPATCH_CODE = vars(functools)["singledispatch"](len).__code__
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     """A value that a function references.
 
     Attributes:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import Enum
 from itertools import pairwise
 
-from dsnb.dataclass import dataclass
+import msgspec
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
@@ -31,8 +31,7 @@ class Access(Enum):
     CONTROL = "control"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessPolicy:
+class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The access rule of one server.
 
     Attributes:

@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.errors import DsnbError
 from dsnb.monitor.controls import Controls, describe_caller
 from dsnb.monitor.formatting import as_sentence, format_duration
@@ -31,8 +32,7 @@ AddressLookup = Callable[[], tuple[str, str | None]]
 """Returns the service's target and token (None: look it up by address); raises `DsnbError` if it is not found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A request: an action of `ACTIONS`, and its subject, as in `(("job", "train"),)`."""
 
     action: str
@@ -44,8 +44,7 @@ class Request:
         return dict(self.subject)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class Action(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of request.
 
     Attributes:
@@ -99,8 +98,7 @@ ACTIONS: Mapping[str, Action] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a request that is pending or has ended.
 
     Attributes:

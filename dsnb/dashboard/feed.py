@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.errors import DsnbError
 from dsnb.monitor.formatting import as_sentence
 from dsnb.monitor.rates import Rates, rates, same_run
@@ -34,8 +35,7 @@ RATE_SPAN_S = 3.0
 _FIRST_RETRY_DELAY_S, _MAX_RETRY_DELAY_S = 0.25, 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateSample:
+class RateSample(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot with its rates and its arrival time, by the monotonic clock and by the wall clock."""
 
     arrived_at: float
@@ -44,8 +44,7 @@ class RateSample:
     rates: Rates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedHealth:
+class FeedHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the feed's snapshots are current.
 
     Attributes:

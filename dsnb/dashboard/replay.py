@@ -9,8 +9,9 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 
+import msgspec
+
 from dsnb.dashboard.feed import RATE_SPAN_S, FeedHealth, RateSample
-from dsnb.dataclass import dataclass
 from dsnb.monitor.rates import Rates, rates
 from dsnb.monitor.run_file import RunReader
 from dsnb.monitor.snapshot import Snapshot
@@ -21,8 +22,7 @@ MAX_DRAWN_SAMPLES = 300
 _CACHED_SAMPLES = 3 * MAX_DRAWN_SAMPLES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayPosition:
+class ReplayPosition(msgspec.Struct, frozen=True, kw_only=True):
     """A page's position in a run; all times are in seconds since the epoch."""
 
     first: float

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dsnb.dashboard.control_requests import Outcome, Request
 from dsnb.dashboard.feed import FeedHealth, RateSample
 from dsnb.dashboard.replay import ReplayPosition
-from dsnb.dataclass import dataclass
 from dsnb.monitor.formatting import format_rate
 from dsnb.monitor.rates import JobRates, Rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot
@@ -25,8 +26,7 @@ SPANS_S = {60: "1 min", 300: "5 min"}
 """The time spans that the figures can show, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What the user has selected on the page; an empty string means automatic."""
 
     job: str = ""
@@ -43,8 +43,7 @@ class Selection:
         return replace(self, span_s=spans[value]) if kind == "span" and value in spans else self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlState:
+class ControlState(msgspec.Struct, frozen=True, kw_only=True):
     """The requests that this page may send, and the state of those that were sent.
 
     Attributes:
@@ -65,8 +64,7 @@ class ControlState:
         return frozenset(outcome.request for outcome in self.outcomes if outcome.state == "pending")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a panel.
 
     Attributes:
@@ -81,12 +79,12 @@ class View:
     """
 
     health: FeedHealth
-    selection: Selection = field(default_factory=Selection)
+    selection: Selection = msgspec.field(default_factory=Selection)
     sample: RateSample | None = None
     recent: tuple[RateSample, ...] = ()
     history: tuple[RateSample, ...] = ()
     job: JobStatus | None = None
-    control: ControlState = field(default_factory=ControlState)
+    control: ControlState = msgspec.field(default_factory=ControlState)
     replay_position: ReplayPosition | None = None
 
     @property

@@ -10,10 +10,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import fields
 from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from dsnb.demo.options import DemoOptions
 from dsnb.errors import FailedPreconditionError
@@ -110,7 +112,7 @@ def as_dict(result: DemoResult) -> dict[str, Any]:
         "elements_produced": result.elements_produced,
         "elements_consumed": result.elements_consumed,
         "seconds_saved": round(result.seconds_saved, 3),
-        **{name: value for name, value in asdict(result).items() if name != "elements_produced"},
+        **{name: value for name, value in msgspec.to_builtins(result).items() if name != "elements_produced"},
     }
 
 

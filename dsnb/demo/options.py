@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from dsnb.arguments import checked, integer, number, one_of, path
-from dsnb.dataclass import dataclass
 
 
 def _record(name: str, value: Any) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.demo.trainer import Trainer
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainerResult:
+class TrainerResult(msgspec.Struct, frozen=True, kw_only=True):
     """One trainer's result. An element is a batch.
 
     Attributes:
@@ -38,8 +38,7 @@ class TrainerResult:
     largest_lag: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoResult:
+class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a demo run.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.demo.model import Classifier, Floats, Labels
 from dsnb.errors import FailedPreconditionError
 
@@ -16,8 +16,7 @@ HALF_RATE_AFTER = 500
 """After this many batches the learning rate has dropped to one half; after twice as many, to one third."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainerSettings:
+class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings in which the demo's trainers differ.
 
     Attributes:

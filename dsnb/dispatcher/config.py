@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from dsnb.arguments import checked, each, integer, milliseconds, one_of, optional, path, port, text
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.addresses import loopback, token
 from dsnb.wire.discovery import service_name

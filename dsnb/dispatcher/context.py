@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import field
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.events import Instruction, Progress
 from dsnb.dispatcher.records import Record
@@ -15,8 +15,7 @@ from dsnb.wire.messages import TaskHolding
 _MOST_LOST_READERS = 1000
 
 
-@dataclass(slots=True)
-class ConsumerState:
+class ConsumerState(msgspec.Struct):
     """Where a consumer of a coordinated read is, from its last report.
 
     `round` is the highest next round that any client with this index reported; the other fields describe the current
@@ -31,9 +30,9 @@ class ConsumerState:
     halt: int = 0
     changed_at: float = 0.0
     """When the client last took a round, joined or left."""
-    received: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = msgspec.field(default_factory=dict)
     """For each task, the consumer has received all of the task's rounds below this number."""
-    oldest_rounds: dict[str, int] = field(default_factory=dict)
+    oldest_rounds: dict[str, int] = msgspec.field(default_factory=dict)
     """For each task, the oldest of its rounds that its worker still has."""
 
     def replace_client(self, client_id: str, now: float) -> None:
@@ -43,43 +42,42 @@ class ConsumerState:
         self.received, self.oldest_rounds = {}, {}
 
 
-@dataclass(slots=True)
-class TransientState:
+class TransientState(msgspec.Struct):
     """State that is not in the journal: deadlines, and the last reports of workers and clients."""
 
-    worker_deadlines: dict[str, float] = field(default_factory=dict)
+    worker_deadlines: dict[str, float] = msgspec.field(default_factory=dict)
     """When each worker counts as lost unless it reports again."""
-    client_deadlines: dict[str, float] = field(default_factory=dict)
+    client_deadlines: dict[str, float] = msgspec.field(default_factory=dict)
     """When each client counts as lost unless it reports again."""
-    iterations_unread_since: dict[tuple[str, int], float] = field(default_factory=dict)
+    iterations_unread_since: dict[tuple[str, int], float] = msgspec.field(default_factory=dict)
     """Since when an iteration has had no client."""
-    clients_without_elements: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    clients_without_elements: dict[tuple[str, int], set[str]] = msgspec.field(default_factory=dict)
     """For each iteration, the clients that reached its end without receiving any element."""
-    jobs_unused_since: dict[str, float] = field(default_factory=dict)
+    jobs_unused_since: dict[str, float] = msgspec.field(default_factory=dict)
     """Since when a job has had no client."""
-    datasets_unused_since: dict[str, float] = field(default_factory=dict)
+    datasets_unused_since: dict[str, float] = msgspec.field(default_factory=dict)
     """Since when a dataset that was read has had no job."""
-    former_workers: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=100))
+    former_workers: deque[tuple[str, ...]] = msgspec.field(default_factory=lambda: deque(maxlen=100))
     """Name, address and uid of workers that are gone: draining or removing one of them again is not an error."""
     last_tick: float = 0.0
-    consumer_states: dict[tuple[str, int], list[ConsumerState]] = field(default_factory=dict)
+    consumer_states: dict[tuple[str, int], list[ConsumerState]] = msgspec.field(default_factory=dict)
     """Where the consumers of each coordinated iteration are."""
-    progress: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, Progress] = msgspec.field(default_factory=dict)
     """How far each task is, from its worker's last report."""
-    holdings: dict[str, dict[str, TaskHolding]] = field(default_factory=dict)
+    holdings: dict[str, dict[str, TaskHolding]] = msgspec.field(default_factory=dict)
     """For each unassigned task, the holdings that clients have reported, by client id."""
-    lost_readers: dict[tuple[str, str], int] = field(default_factory=dict)
+    lost_readers: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """For each client that was counted as lost and each of its tasks that is gone since: how many elements of the task
     the worker knew that it had consumed. Of the last `_MOST_LOST_READERS` only."""
-    disconnected_clients: set[str] = field(default_factory=set)
+    disconnected_clients: set[str] = msgspec.field(default_factory=set)
     """Clients whose connection broke; they may reconnect, or be dead."""
-    finished_clients: set[str] = field(default_factory=set)
+    finished_clients: set[str] = msgspec.field(default_factory=set)
     """Clients whose iteration was confirmed to have ended for them; they hold no elements of it."""
-    iterations_without_departures: set[tuple[str, int]] = field(default_factory=set)
+    iterations_without_departures: set[tuple[str, int]] = msgspec.field(default_factory=set)
     """Iterations that no client left early: the workers need not confirm that a client has reached the end."""
-    confirmed_releases: dict[str, int] = field(default_factory=dict)
+    confirmed_releases: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of the last release that each worker confirmed."""
-    sent_releases: dict[str, int] = field(default_factory=dict)
+    sent_releases: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of the last release that was sent to each worker."""
 
     def forget_progress(self, task_id: str) -> None:

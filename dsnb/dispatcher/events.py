@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.dispatcher.records import Record, TaskLost
 from dsnb.wire.messages import EndedTask, IterationPosition, ResumePosition, TaskHolding, TrainerPosition
 from dsnb.wire.schedule import ConsumerReport
@@ -14,15 +14,13 @@ from dsnb.wire.schedule import ConsumerReport
 # ---- events
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatcherStarts:
+class DispatcherStarts(msgspec.Struct, frozen=True, kw_only=True):
     """The dispatcher starts; a new service takes `instance` as its name, a restored one keeps its own."""
 
     instance: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterDataset:
+class RegisterDataset(msgspec.Struct, frozen=True, kw_only=True):
     """Register a pipeline. With an empty id the service chooses one; with an empty fingerprint it equals no other."""
 
     dataset_id: str
@@ -41,8 +39,7 @@ class RegisterDataset:
     inexact_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class Join(msgspec.Struct, frozen=True, kw_only=True):
     """A client begins to read.
 
     Attributes:
@@ -75,8 +72,7 @@ class Join:
     holdings: tuple[TaskHolding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TasksReadToEnd:
+class TasksReadToEnd(msgspec.Struct, frozen=True, kw_only=True):
     """A client has read these tasks to their end and asks whether its iteration is over.
 
     `elements` is how many elements it received; -1 if that is unknown.
@@ -87,36 +83,31 @@ class TasksReadToEnd:
     elements: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldingsReported:
+class HoldingsReported(msgspec.Struct, frozen=True, kw_only=True):
     """A client reports its holdings of unassigned tasks."""
 
     client_id: str
     holdings: tuple[TaskHolding, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientHeartbeat:
+class ClientHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerReported:
+class ConsumerReported(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer of a coordinated read reports where it is."""
 
     client_id: str
     report: ConsumerReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientDisconnected:
+class ClientDisconnected(msgspec.Struct, frozen=True, kw_only=True):
     """A client's control stream broke; the client may reconnect."""
 
     client_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientLeaves:
+class ClientLeaves(msgspec.Struct, frozen=True, kw_only=True):
     """A client leaves and reports its holdings; or it is taken to have `died`."""
 
     client_id: str
@@ -124,8 +115,7 @@ class ClientLeaves:
     holdings: tuple[TaskHolding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedGrant:
+class ReportedGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The last range of splits that a task got from a provider, as its worker reports it."""
 
     task_id: str
@@ -136,8 +126,7 @@ class ReportedGrant:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerArrives:
+class WorkerArrives(msgspec.Struct, frozen=True, kw_only=True):
     """A worker opens its control stream, for the first time or again; `tasks` and `grants` are those that it has."""
 
     uid: str
@@ -149,8 +138,7 @@ class WorkerArrives:
     grants: tuple[ReportedGrant, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a task is, as its worker reports it.
 
     Attributes:
@@ -170,14 +158,13 @@ class Progress:
     resume_position: ResumePosition | None = None
     trainers: tuple[TrainerPosition, ...] = ()
     exhausted: bool = False
-    sent: Mapping[str, int] = field(default_factory=dict)
+    sent: Mapping[str, int] = msgspec.field(default_factory=dict)
     missing_elements: int = 0
     repeated: int = 0
-    lost_readers: Mapping[str, int] = field(default_factory=dict)
+    lost_readers: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReported:
+class WorkerReported(msgspec.Struct, frozen=True, kw_only=True):
     """A worker reports.
 
     Attributes:
@@ -191,36 +178,32 @@ class WorkerReported:
 
     uid: str
     ended: tuple[str, ...] = ()
-    progress: Mapping[str, Progress] = field(default_factory=dict)
+    progress: Mapping[str, Progress] = msgspec.field(default_factory=dict)
     clients: frozenset[str] = frozenset()
     partial: tuple[str, ...] = ()
     last_release: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerDisconnected:
+class WorkerDisconnected(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's control stream broke; the worker may reconnect."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerDrains:
+class WorkerDrains(msgspec.Struct, frozen=True, kw_only=True):
     """A worker is to get no new tasks or splits."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLeaves:
+class WorkerLeaves(msgspec.Struct, frozen=True, kw_only=True):
     """A worker leaves; or it died, and `exit_reason` says how."""
 
     uid: str
     exit_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsRequested:
+class SplitsRequested(msgspec.Struct, frozen=True, kw_only=True):
     """A task requests splits; `cursor` is how many splits of this provider and repetition it has had."""
 
     task_id: str
@@ -231,18 +214,15 @@ class SplitsRequested:
     want: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetJob:
+class ForgetJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetDataset:
+class ForgetDataset(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseJob:
+class PauseJob(msgspec.Struct, frozen=True, kw_only=True):
     """Pause a job: its tasks produce and send nothing.
 
     `requested_by` is the user who asked for it, for display; the next four events have it too.
@@ -252,36 +232,31 @@ class PauseJob:
     requested_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeJob:
+class ResumeJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     requested_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelJob:
+class CancelJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     requested_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainWorker:
+class DrainWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Have a worker, given by name, address or uid, finish what it has and leave."""
 
     name: str
     requested_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveWorker:
+class RemoveWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Have a worker, given by name, address or uid, leave at once."""
 
     name: str
     requested_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Check all deadlines; the shell sends this at a fixed interval."""
 
 
@@ -314,51 +289,44 @@ Event = (
 # ---- instructions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartTask:
+class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     task_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropTask:
+class DropTask(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     task_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateTask:
+class UpdateTask(msgspec.Struct, frozen=True, kw_only=True):
     """Send a worker the order of a task that it has again, because the job was paused or resumed."""
 
     worker: str
     task_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendDrainOrder:
+class SendDrainOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Order a worker to finish what it has and leave."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DisconnectWorker:
+class DisconnectWorker(msgspec.Struct, frozen=True, kw_only=True):
     """End a removed worker's control stream with an error that gives the reason."""
 
     worker: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyCancelled:
+class NotifyCancelled(msgspec.Struct, frozen=True, kw_only=True):
     """Notify a client that its job was cancelled, and by whom."""
 
     client_id: str
     cancelled_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseClient:
+class ReleaseClient(msgspec.Struct, frozen=True, kw_only=True):
     """Have a worker take back a client's unconsumed elements; its reports then confirm `number`."""
 
     worker: str
@@ -367,23 +335,20 @@ class ReleaseClient:
     died: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestReport:
+class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
     """Have a worker send a report at once."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyClients:
+class NotifyClients(msgspec.Struct, frozen=True, kw_only=True):
     """Send all clients of an iteration its current tasks, its schedules, and whether it is finished."""
 
     job: str
     iteration: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyLoss:
+class NotifyLoss(msgspec.Struct, frozen=True, kw_only=True):
     """Notify all clients of an iteration that elements will not arrive."""
 
     job: str
@@ -391,8 +356,7 @@ class NotifyLoss:
     loss: TaskLost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announce:
+class Announce(msgspec.Struct, frozen=True, kw_only=True):
     """Add a line to the events of the status."""
 
     level: str
@@ -414,8 +378,7 @@ Instruction = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an event. The shell commits the records first, then carries out the instructions, then replies.
 
     Attributes:
@@ -433,8 +396,7 @@ class Decision:
     instructions: tuple[Instruction, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `RegisterDataset`.
 
     Attributes:
@@ -447,8 +409,7 @@ class Registered:
     difference: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `Join`: the iteration that the client reads."""
 
     client_id: str
@@ -464,8 +425,7 @@ class Joined:
     """The user who paused the job; empty if it is not paused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
+class Splits(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `SplitsRequested`: a range of splits; or `done`, because the repetition is over for the task."""
 
     first: int = 0

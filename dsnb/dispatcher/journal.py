@@ -21,12 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import xxhash
 
 from dsnb.dispatcher.invariants import validate
-from dsnb.dispatcher.plain import from_json, to_json
 from dsnb.dispatcher.records import Record
-from dsnb.dispatcher.state import State
+from dsnb.dispatcher.state import State, state_from_json
 from dsnb.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, UnavailableError
 
 FORMAT = 2
@@ -118,7 +118,7 @@ class Journal:
         rows, number = [], self.last_number
         for record in records:
             number += 1
-            kind, text = type(record).__name__, to_json(record)
+            kind, text = type(record).__name__, msgspec.json.encode(record).decode()
             rows.append((number, kind, text, _digest(number, kind, text)))
         if not rows:
             return
@@ -178,7 +178,7 @@ class Journal:
         self.last_number = self._tail_bytes = 0
         for _, number, text, digest in run("SELECT * FROM snapshot"):
             _check(number, "State", text, digest)
-            state, self.last_number, self._state_bytes = from_json(State, text), number, len(text)
+            state, self.last_number, self._state_bytes = state_from_json(text), number, len(text)
         for number, kind, text, digest in run("SELECT * FROM records ORDER BY number"):
             _check(number, kind, text, digest)
             if number != self.last_number + 1:
@@ -236,6 +236,6 @@ def _check(number: int, kind: str, text: str, digest: str) -> None:
 
 def _decode_record(number: int, kind: str, text: str) -> Record:
     try:
-        return from_json(_RECORD_TYPES[kind], text)
+        return msgspec.json.decode(text, type=_RECORD_TYPES[kind])
     except (LookupError, ValueError) as error:
         raise ValueError(f"Failed to parse journal record {number}, a {kind}: {error}") from error

@@ -5,12 +5,16 @@ A record says what happened, not what was requested: replay never fails and make
 
 from __future__ import annotations
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStartPosition:
+class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the journal holds: a field that this version does not know is an error, not something to leave out."""
+
+
+class TaskStartPosition(Stored, frozen=True, kw_only=True):
     """Where a task begins that continues another one: in a resumed iteration, or after its worker is gone.
 
     Attributes:
@@ -36,15 +40,13 @@ class TaskStartPosition:
     trainers: tuple[TrainerPosition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceBegun:
+class ServiceBegun(Stored, frozen=True, kw_only=True):
     """The first record. `instance` is unique to the service; numbers of clients and tasks are unique only within it."""
 
     instance: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetRegistered:
+class DatasetRegistered(Stored, frozen=True, kw_only=True):
     """A pipeline was registered under an id.
 
     `definition` is the digest of the pickled pipeline, which is kept as a blob outside the journal. `chosen` is whether
@@ -69,13 +71,11 @@ class DatasetRegistered:
     inexact_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetDropped:
+class DatasetDropped(Stored, frozen=True, kw_only=True):
     dataset_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerJoined:
+class WorkerJoined(Stored, frozen=True, kw_only=True):
     """A worker joined. `static_index` is the index of its entry in `worker_addresses`; -1 without such a list."""
 
     uid: str
@@ -86,26 +86,22 @@ class WorkerJoined:
     static_index: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticIndexAssigned:
+class StaticIndexAssigned(Stored, frozen=True, kw_only=True):
     """A known worker has this index in the current `worker_addresses`; it joined with another list, or with none."""
 
     uid: str
     static_index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerDraining:
+class WorkerDraining(Stored, frozen=True, kw_only=True):
     uid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLeft:
+class WorkerLeft(Stored, frozen=True, kw_only=True):
     uid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCreated:
+class JobCreated(Stored, frozen=True, kw_only=True):
     name: str
     anonymous: bool
     dataset_id: str
@@ -116,34 +112,29 @@ class JobCreated:
     num_consumers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobForgotten:
+class JobForgotten(Stored, frozen=True, kw_only=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPaused:
+class JobPaused(Stored, frozen=True, kw_only=True):
     """A job was paused; `paused_by` is the user who asked for it, for display."""
 
     name: str
     paused_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResumed:
+class JobResumed(Stored, frozen=True, kw_only=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCancelled:
+class JobCancelled(Stored, frozen=True, kw_only=True):
     """A job is gone with all its iterations; its clients stay until they have been notified and have left."""
 
     name: str
     cancelled_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationCreated:
+class IterationCreated(Stored, frozen=True, kw_only=True):
     """An iteration begins.
 
     Attributes:
@@ -165,16 +156,14 @@ class IterationCreated:
     num_consumers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationClosed:
+class IterationClosed(Stored, frozen=True, kw_only=True):
     """Elements of a shared iteration are gone: trainers that want every element can no longer join it."""
 
     job: str
     iteration: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerEnded:
+class TrainerEnded(Stored, frozen=True, kw_only=True):
     """A trainer received all of a shared iteration."""
 
     job: str
@@ -182,30 +171,26 @@ class TrainerEnded:
     trainer_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationFinished:
+class IterationFinished(Stored, frozen=True, kw_only=True):
     job: str
     iteration: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationDropped:
+class IterationDropped(Stored, frozen=True, kw_only=True):
     """An iteration without clients was dropped, because it is not finished or begins again at a position."""
 
     job: str
     iteration: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationArchived:
+class IterationArchived(Stored, frozen=True, kw_only=True):
     """Only the number of a finished iteration without clients is kept from now on."""
 
     job: str
     iteration: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCreated:
+class TaskCreated(Stored, frozen=True, kw_only=True):
     task_id: str
     job: str
     iteration: int
@@ -214,8 +199,7 @@ class TaskCreated:
     start_position: TaskStartPosition | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskUnassigned:
+class TaskUnassigned(Stored, frozen=True, kw_only=True):
     """A task lost its worker. Once its clients have reported their holdings it is assigned again or given up.
 
     Attributes:
@@ -233,8 +217,7 @@ class TaskUnassigned:
     died: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskAssigned:
+class TaskAssigned(Stored, frozen=True, kw_only=True):
     """An unassigned task has a worker again, which begins at `start_position`; None for the beginning."""
 
     task_id: str
@@ -242,18 +225,15 @@ class TaskAssigned:
     start_position: TaskStartPosition | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEnded:
+class TaskEnded(Stored, frozen=True, kw_only=True):
     task_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskDropped:
+class TaskDropped(Stored, frozen=True, kw_only=True):
     task_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientJoined:
+class ClientJoined(Stored, frozen=True, kw_only=True):
     """A client joined an iteration; in a coordinated read it has this `consumer_index`.
 
     `holdings` are what it consumed and holds from before, if it was counted as lost and joined again.
@@ -267,8 +247,7 @@ class ClientJoined:
     holdings: tuple[TaskHolding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientLeft:
+class ClientLeft(Stored, frozen=True, kw_only=True):
     """A client left, or `died` without a leave message. `holdings` are what it reported as consumed."""
 
     client_id: str
@@ -276,8 +255,7 @@ class ClientLeft:
     holdings: tuple[TaskHolding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepetitionBegun:
+class RepetitionBegun(Stored, frozen=True, kw_only=True):
     """A provider assigns its splits from the first one again."""
 
     job: str
@@ -286,8 +264,7 @@ class RepetitionBegun:
     repetition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsGiven:
+class SplitsGiven(Stored, frozen=True, kw_only=True):
     task_id: str
     provider: int
     repetition: int
@@ -296,8 +273,7 @@ class SplitsGiven:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsReported:
+class SplitsReported(Stored, frozen=True, kw_only=True):
     """A reconnected worker reported a grant that the journal lacks.
 
     After a power failure the journal may lack its last records; of two grants the one with the larger cursor counts.
@@ -311,8 +287,7 @@ class SplitsReported:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskProgressed:
+class TaskProgressed(Stored, frozen=True, kw_only=True):
     """A task progressed.
 
     Attributes:
@@ -328,23 +303,20 @@ class TaskProgressed:
     trainers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsRefused:
+class SplitsRefused(Stored, frozen=True, kw_only=True):
     """A task of a draining worker was refused more splits; it ends early, and other tasks get them."""
 
     task_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsLost:
+class SplitsLost(Stored, frozen=True, kw_only=True):
     job: str
     iteration: int
     provider: int
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLost:
+class TaskLost(Stored, frozen=True, kw_only=True):
     """Elements of a task will not arrive. Each client of the iteration receives these records once, in order.
 
     Attributes:
@@ -366,24 +338,21 @@ class TaskLost:
     restarts: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsHalted:
+class RoundsHalted(Stored, frozen=True, kw_only=True):
     """The consumers of an iteration are halted, because a new schedule is due."""
 
     job: str
     iteration: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsResumed:
+class RoundsResumed(Stored, frozen=True, kw_only=True):
     """A halt ended without a new schedule, because a consumer left and could not answer."""
 
     job: str
     iteration: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleChanged:
+class ScheduleChanged(Stored, frozen=True, kw_only=True):
     """From `first_round` on, these tasks give the rounds in turn.
 
     Attributes:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+import msgspec
 
-from dsnb.dataclass import dataclass
 from dsnb.dispatcher import records as r
 from dsnb.wire.schedule import RoundSchedule
 
 
-@dataclass(slots=True)
-class Rounds:
+class Rounds(msgspec.Struct, forbid_unknown_fields=True):
     """The state of one coordinated iteration; the module `rounds` has the theory of operation."""
 
     client_ids: list[str]
     """The client id of each consumer; empty if the consumer has no client."""
-    schedules: list[RoundSchedule] = field(default_factory=list)
-    scheduled_client_ids: list[str] = field(default_factory=list)
+    schedules: list[RoundSchedule] = msgspec.field(default_factory=list)
+    scheduled_client_ids: list[str] = msgspec.field(default_factory=list)
     """The client ids when the last schedule was made; a client that is not among them needs a new schedule."""
     halt_count: int = 0
     """How many times the consumers have been halted."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import field
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.state import State
 from dsnb.monitor.snapshot import GrantStatus
@@ -23,8 +23,7 @@ MAX_ENDED_JOBS = 16
 """How many jobs without a task keep their grants."""
 
 
-@dataclass(slots=True)
-class _Grant:
+class _Grant(msgspec.Struct):
     worker: str
     task_id: str
     iteration: int
@@ -41,15 +40,14 @@ class _Grant:
         self.state, self.done = state, now
 
 
-@dataclass(slots=True)
-class _Task:
+class _Task(msgspec.Struct):
     """A task, its open grants by provider, and how many splits of each provider it had finished before these."""
 
     job: str
     iteration: int
     worker: str
-    open_grants: dict[int, deque[_Grant]] = field(default_factory=dict)
-    splits_done: dict[int, int] = field(default_factory=dict)
+    open_grants: dict[int, deque[_Grant]] = msgspec.field(default_factory=dict)
+    splits_done: dict[int, int] = msgspec.field(default_factory=dict)
 
     def close(self, state: str, now: float) -> None:
         for runs in self.open_grants.values():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
 from itertools import chain
 from typing import Final
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.wire.messages import FinishedSplits, IndexRange, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
@@ -15,8 +15,7 @@ MAX_SPLIT_RANGES: Final = 10_000
 """How many ranges are kept of one task and provider."""
 
 
-@dataclass(slots=True)
-class Grant:
+class Grant(msgspec.Struct, forbid_unknown_fields=True):
     """The last range of splits that a task got from a provider.
 
     `cursor` is how many splits of this repetition the task had before.
@@ -28,8 +27,7 @@ class Grant:
     end: int
 
 
-@dataclass(slots=True)
-class SplitRanges:
+class SplitRanges(msgspec.Struct, forbid_unknown_fields=True):
     """Ranges of splits in the order in which they were given; adjacent ranges are joined.
 
     Attributes:
@@ -37,7 +35,7 @@ class SplitRanges:
         truncated: Whether some ranges are missing, because there were more than `MAX_SPLIT_RANGES`.
     """
 
-    by_provider: dict[int, list[list[int]]] = field(default_factory=dict)
+    by_provider: dict[int, list[list[int]]] = msgspec.field(default_factory=dict)
     truncated: bool = False
 
     def add(self, provider: int, repetition: int, first: int, end: int) -> None:
@@ -76,8 +74,7 @@ class SplitRanges:
         )
 
 
-@dataclass(slots=True)
-class Provider:
+class Provider(msgspec.Struct, forbid_unknown_fields=True):
     """How far the splits of one source are assigned; `next` is the first split that no task has."""
 
     source: str
@@ -87,8 +84,7 @@ class Provider:
     lost: int = 0
 
 
-@dataclass(slots=True)
-class RecordedLoss:
+class RecordedLoss(msgspec.Struct, forbid_unknown_fields=True):
     """A loss that the clients of an iteration are notified of; see `records.TaskLost`."""
 
     task_id: str
@@ -100,8 +96,7 @@ class RecordedLoss:
     restarts: bool = False
 
 
-@dataclass(slots=True)
-class Unassignment:
+class Unassignment(msgspec.Struct, forbid_unknown_fields=True):
     """Why a task has no worker; see `records.TaskUnassigned`."""
 
     worker: str

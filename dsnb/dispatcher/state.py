@@ -20,16 +20,15 @@ clients consumed) is not needed after a restart, or is reported again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from typing import Any
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher.plain import to_json
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_ranges import Grant, Provider, RecordedLoss, SplitRanges, Unassignment, merge_positions
 from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
-from dsnb.wire.ranges import Ranges
+from dsnb.wire.ranges import Ranges, ranges_from_json, ranges_to_json
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """The states that a shard can have."""
@@ -37,8 +36,7 @@ MAX_CANCELLED_JOBS = 100
 """How many names of cancelled jobs are kept, so that cancelling a job twice is not an error."""
 
 
-@dataclass(slots=True)
-class Worker:
+class Worker(msgspec.Struct, forbid_unknown_fields=True):
     uid: str
     name: str
     address: str
@@ -48,8 +46,7 @@ class Worker:
     draining: bool = False
 
 
-@dataclass(slots=True)
-class Task:
+class Task(msgspec.Struct, forbid_unknown_fields=True):
     task_id: str
     job: str
     iteration: int
@@ -60,17 +57,17 @@ class Task:
     """The incarnation in which element numbers began at 0; incarnations that took the task over continue them."""
     ended: bool = False
     splits_refused: bool = False
-    grants: dict[int, Grant] = field(default_factory=dict)
-    splits_given: dict[int, int] = field(default_factory=dict)
+    grants: dict[int, Grant] = msgspec.field(default_factory=dict)
+    splits_given: dict[int, int] = msgspec.field(default_factory=dict)
     splits_done: tuple[int, ...] = ()
     """For each provider, how many splits were consumed completely, from the worker's last report."""
     start_position: r.TaskStartPosition | None = None
     """Where the task began, if the iteration was resumed from a reading position."""
-    all_splits: SplitRanges = field(default_factory=SplitRanges)
+    all_splits: SplitRanges = msgspec.field(default_factory=SplitRanges)
     """All splits that the task was given, for reading positions."""
     takeover_position: r.TaskStartPosition | None = None
     """Where this incarnation began, if it took over from an earlier one."""
-    unfinished_splits: SplitRanges = field(default_factory=SplitRanges)
+    unfinished_splits: SplitRanges = msgspec.field(default_factory=SplitRanges)
     """Splits given to this incarnation that a takeover may have to produce again."""
     total_splits: int = 0
     """How many splits of all providers the task was given, over all incarnations."""
@@ -84,24 +81,23 @@ class Task:
     """How many workers died since the task last made progress."""
 
 
-@dataclass(slots=True)
-class Iteration:
+class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     number: int
     finished: bool = False
-    tasks: list[str] = field(default_factory=list)
-    clients: list[str] = field(default_factory=list)
+    tasks: list[str] = msgspec.field(default_factory=list)
+    clients: list[str] = msgspec.field(default_factory=list)
     join_count: int = 0
     """How many clients ever joined."""
-    providers: list[Provider] = field(default_factory=list)
-    shards: list[str] = field(default_factory=list)
+    providers: list[Provider] = msgspec.field(default_factory=list)
+    shards: list[str] = msgspec.field(default_factory=list)
     """The state of each shard, in the static modes."""
     entropy: int = 0
-    losses: list[RecordedLoss] = field(default_factory=list)
-    trainers: list[str] = field(default_factory=list)
+    losses: list[RecordedLoss] = msgspec.field(default_factory=list)
+    trainers: list[str] = msgspec.field(default_factory=list)
     """Trainers that joined, if the job is cached."""
-    ended_trainers: list[str] = field(default_factory=list)
+    ended_trainers: list[str] = msgspec.field(default_factory=list)
     """Trainers that received the whole iteration."""
-    lost_trainers: list[str] = field(default_factory=list)
+    lost_trainers: list[str] = msgspec.field(default_factory=list)
     """Trainers that did not, and whose last client was lost: a new client may join for the rest."""
     closed: bool = False
     """Whether elements are gone, so that a trainer that joins now cannot get the whole iteration."""
@@ -114,8 +110,7 @@ class Iteration:
     """The lowest client number that can belong to this iteration."""
 
 
-@dataclass(slots=True)
-class Job:
+class Job(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     anonymous: bool
     dataset_id: str
@@ -124,8 +119,8 @@ class Job:
     compression: str
     target_workers: str
     num_consumers: int = 0
-    iterations: dict[int, Iteration] = field(default_factory=dict)
-    archived_iterations: Ranges = field(default_factory=Ranges)
+    iterations: dict[int, Iteration] = msgspec.field(default_factory=dict)
+    archived_iterations: Ranges = msgspec.field(default_factory=Ranges)
     """Numbers of finished iterations of which nothing else is kept."""
     archived_lost_splits: int = 0
     """How many splits the archived iterations lost."""
@@ -148,8 +143,7 @@ class Job:
         return [client for iteration in self.iterations.values() for client in iteration.clients]
 
 
-@dataclass(slots=True)
-class Client:
+class Client(msgspec.Struct, forbid_unknown_fields=True):
     client_id: str
     job: str
     iteration: int
@@ -162,19 +156,18 @@ def _first_numbers() -> dict[str, int]:
     return {"dataset": 1000, "client": 3000, "task": 4000, "job": 5000, "worker": 0}
 
 
-@dataclass
-class State:
+class State(msgspec.Struct, forbid_unknown_fields=True):
     """All tables. Any thread may read them under the shell's lock; only `apply` changes them."""
 
-    datasets: dict[str, r.DatasetRegistered] = field(default_factory=dict)
-    workers: dict[str, Worker] = field(default_factory=dict)
-    jobs: dict[str, Job] = field(default_factory=dict)
-    tasks: dict[str, Task] = field(default_factory=dict)
-    clients: dict[str, Client] = field(default_factory=dict)
-    next_numbers: dict[str, int] = field(default_factory=_first_numbers)
+    datasets: dict[str, r.DatasetRegistered] = msgspec.field(default_factory=dict)
+    workers: dict[str, Worker] = msgspec.field(default_factory=dict)
+    jobs: dict[str, Job] = msgspec.field(default_factory=dict)
+    tasks: dict[str, Task] = msgspec.field(default_factory=dict)
+    clients: dict[str, Client] = msgspec.field(default_factory=dict)
+    next_numbers: dict[str, int] = msgspec.field(default_factory=_first_numbers)
     """The next number of each kind. Each kind starts at its own thousand, so that a number in a log shows its kind."""
     instance: str = ""
-    cancelled_jobs: dict[str, str] = field(default_factory=dict)
+    cancelled_jobs: dict[str, str] = msgspec.field(default_factory=dict)
     """The last few jobs that were cancelled and not created again, with the user who cancelled each."""
 
     def iteration(self, job: str, number: int) -> Iteration:
@@ -504,7 +497,16 @@ class State:
 
     def export(self) -> str:
         """The whole state as JSON, with the tables in their order: for snapshots and for comparing two states."""
-        return to_json(self)
+        return msgspec.json.encode(self, enc_hook=ranges_to_json).decode()
+
+
+def state_from_json(text: str) -> State:
+    """The state that `State.export` wrote.
+
+    Raises:
+        ValueError: the text is not JSON, or a field is missing, unknown or of another type.
+    """
+    return msgspec.json.decode(text, type=State, dec_hook=ranges_from_json)
 
 
 _APPLY: dict[type, Any] = {

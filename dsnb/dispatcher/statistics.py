@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import field, replace
 
-from dsnb.dataclass import dataclass
+import msgspec
+from msgspec.structs import replace
+
 from dsnb.wire.messages import ClientReport, StageReport, TaskReport, WorkerReport
 
 _MAX_LISTED_CLIENTS = 16
 """How many clients without a trainer id stay listed after they left; each epoch of a plain loop is such a client."""
 
 
-@dataclass(slots=True)
-class TrainerTotals:
+class TrainerTotals(msgspec.Struct):
     """Totals of one trainer over clients and tasks that are gone."""
 
     elements: int = 0
@@ -38,23 +38,22 @@ class TrainerTotals:
         self.lost += report.lost
 
 
-@dataclass(slots=True)
-class JobTotals:
+class JobTotals(msgspec.Struct):
     """Totals of a job over tasks and clients that are gone, and the last reports of those that are present."""
 
     produced: int = 0
     unlisted_consumed: int = 0
     """How many elements were consumed by clients without a trainer id that are no longer listed."""
-    trainers: dict[str, TrainerTotals] = field(default_factory=dict)
-    stages: dict[tuple[int, int, str], StageReport] = field(default_factory=dict)
+    trainers: dict[str, TrainerTotals] = msgspec.field(default_factory=dict)
+    stages: dict[tuple[int, int, str], StageReport] = msgspec.field(default_factory=dict)
     """Totals of the stages of tasks that are gone, by index in the pipeline, depth and name."""
-    tasks: dict[str, TaskReport] = field(default_factory=dict)
-    first_indices: dict[str, int] = field(default_factory=dict)
+    tasks: dict[str, TaskReport] = msgspec.field(default_factory=dict)
+    first_indices: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of the first element that each task's current worker produces; earlier workers produced the rest."""
-    clients: dict[str, tuple[str, ClientReport]] = field(default_factory=dict)
-    skipping_trainers: set[str] = field(default_factory=set)
+    clients: dict[str, tuple[str, ClientReport]] = msgspec.field(default_factory=dict)
+    skipping_trainers: set[str] = msgspec.field(default_factory=set)
     """Trainers that have skipped elements."""
-    former_clients: deque[str] = field(default_factory=deque)
+    former_clients: deque[str] = msgspec.field(default_factory=deque)
     """Listed clients without a trainer id that left, the newest last."""
 
     def all_produced(self) -> int:
@@ -81,8 +80,7 @@ class JobTotals:
         return list(dict.fromkeys([*self.trainers, *in_tasks, *reading]))
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedTotals:
+class ArchivedTotals(msgspec.Struct, frozen=True):
     """The totals that are kept of an archived job."""
 
     produced: int = 0

@@ -16,9 +16,9 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.copying import BLOCK_BYTES, copy_record, copy_rows, read_only_copy
 from dsnb.elements.leaf_errors import invalid_leaf_error, is_masked
 from dsnb.elements.spec import BYTES, STR, TensorSpec, dtype_from_text, dtype_to_text
@@ -46,8 +46,7 @@ class Layout(NamedTuple):  # a named tuple is cheap to make, hash and compare, w
     nbytes: int
 
 
-@dataclass(slots=True)
-class Dense:
+class Dense(msgspec.Struct):
     """Values of one shape and dtype; `values` is a list of arrays or scalars, or one array of all."""
 
     dtype: np.dtype[Any]
@@ -97,8 +96,7 @@ class Dense:
         return Layout(dtype_to_text(self.dtype), self.shape, False, offset, nbytes)
 
 
-@dataclass(slots=True)
-class Ragged:
+class Ragged(msgspec.Struct):
     """Arrays of one dtype and rank whose sizes differ from element to element."""
 
     dtype: np.dtype[Any]
@@ -132,8 +130,7 @@ class Ragged:
         return Layout(dtype_to_text(self.dtype), (self.rank,), True, offset, table + data)
 
 
-@dataclass(slots=True)
-class Text:
+class Text(msgspec.Struct):
     """`bytes` or `str` of any length."""
 
     dtype: np.dtype[Any]

@@ -19,7 +19,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.errors import FailedPreconditionError
 
 NONE: Final = "NONE"
@@ -30,8 +31,7 @@ CODECS: Final = tuple(_PACKAGES)
 _ZSTD_LEVEL: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Codec:
+class Codec(msgspec.Struct, frozen=True, kw_only=True):
     """A compression algorithm.
 
     Attributes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dsnb.dataclass import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """An error that can be sent to another process.
 
     Attributes:

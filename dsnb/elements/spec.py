@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dsnb.arguments import checked, each, instance, integer, optional, short_repr
-from dsnb.dataclass import dataclass
 from dsnb.elements.leaf_errors import invalid_leaf_error, is_masked
 from dsnb.elements.structure import Structure, flatten, rebuild, structure_from_json, structure_of, structure_to_json
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter, itemgetter
@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.data_classes import field_names, instance_factory, is_data_class, local_class
 from dsnb.errors import DataLossError, InvalidArgumentError
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.monitor.evidence import Evidence
 from dsnb.monitor.formatting import format_bytes, format_count, format_duration, format_rate, format_share, plural
 from dsnb.monitor.remedies import busy_cpus_text, cpu_bound_remedy, scale_remedy, speed_up_remedy, workers_remedy
@@ -44,8 +45,7 @@ _MIN_ELEMENTS = 5
 """Minimum number of elements that the median other worker produced; with fewer, the rates are not comparable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     text: str
     remedy: str

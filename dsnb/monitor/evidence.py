@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.monitor.processors import CpuCapacity, cpu_capacity
 from dsnb.monitor.rates import JobRates, Rates, StageRates, TrainerRates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageGroup:
+class StageGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Stages that the same threads run one after another, summed over all workers."""
 
     stages: list[tuple[StageStatus, StageRates]]
@@ -21,8 +21,7 @@ class StageGroup:
         return min(1.0, sum(rates.busy for _, rates in self.stages) / self.threads)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The state and rates of one job, and its reader that waits most (`waiting_reader`)."""
 
     job_before: JobStatus

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.monitor.rates import Rates
 from dsnb.monitor.snapshot import WorkerStatus
 
@@ -19,8 +20,7 @@ _NEGLIGIBLE_CPUS = 0.1
 """CPUs; workers that use less than this each are not limited by the CPUs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuCapacity:
+class CpuCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """The CPUs of the hosts of some workers, and how many are free.
 
     Attributes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.monitor.formatting import format_rate
 from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
 
@@ -20,8 +20,7 @@ MAX_WAIT_SHARE = 0.75
 trainer that waits nearly all the time says little about how much it could consume."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerRates:
+class TrainerRates(msgspec.Struct, frozen=True, kw_only=True):
     """One trainer between two snapshots.
 
     Attributes:
@@ -41,9 +40,9 @@ class TrainerRates:
     wait_share: float | None = None
     demand: float | None = None
     demand_is_lower_bound: bool = False
-    drift: Mapping[str, float] = field(default_factory=dict)
+    drift: Mapping[str, float] = msgspec.field(default_factory=dict)
     decode_share: float | None = None
-    in_flight_share: Mapping[str, float] = field(default_factory=dict)
+    in_flight_share: Mapping[str, float] = msgspec.field(default_factory=dict)
     active_s: float = 0.0
 
     @property
@@ -54,22 +53,20 @@ class TrainerRates:
         return max(0.0, 1 - self.wait_share - self.decode_share)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageRates:
+class StageRates(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline stage between two snapshots: elements per second, and seconds of work per second."""
 
     elements: float = 0.0
     busy: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRates:
+class JobRates(msgspec.Struct, frozen=True, kw_only=True):
     """One job between two snapshots; `by_worker` are elements produced per second for this job."""
 
     produced: float = 0.0
     consumed: float = 0.0
-    by_worker: Mapping[str, float] = field(default_factory=dict)
-    trainers: Mapping[str, TrainerRates] = field(default_factory=dict)
+    by_worker: Mapping[str, float] = msgspec.field(default_factory=dict)
+    trainers: Mapping[str, TrainerRates] = msgspec.field(default_factory=dict)
     stages: tuple[StageRates, ...] = ()
 
     @property
@@ -84,8 +81,7 @@ class JobRates:
         return self.fastest_trainer.demand if self.fastest_trainer else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRates:
+class WorkerRates(msgspec.Struct, frozen=True, kw_only=True):
     """One worker between two snapshots.
 
     Attributes:
@@ -105,13 +101,12 @@ class WorkerRates:
     idle_cpus: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """All rates between two snapshots; `span_s` is 0 if there are none."""
 
     span_s: float = 0.0
-    jobs: Mapping[str, JobRates] = field(default_factory=dict)
-    workers: Mapping[str, WorkerRates] = field(default_factory=dict)
+    jobs: Mapping[str, JobRates] = msgspec.field(default_factory=dict)
+    workers: Mapping[str, WorkerRates] = msgspec.field(default_factory=dict)
 
     def job(self, name: str) -> JobRates:
         """The job's rates; zeros if it has none."""

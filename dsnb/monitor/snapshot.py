@@ -7,15 +7,15 @@ data, and `VERSION` goes up when a field changes its meaning.
 
 from __future__ import annotations
 
+import msgspec
+
 from dsnb.arguments import checked, text
-from dsnb.dataclass import dataclass
 from dsnb.wire.job_names import qualified_job_name
 
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageStatus:
+class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One operation of a task's pipeline, summed over the workers of its job in `JobStatus.stages`.
 
     Attributes:
@@ -33,8 +33,7 @@ class StageStatus:
     threads: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CursorStatus:
+class CursorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How far one trainer has read in one task's sequence.
 
     Attributes:
@@ -51,8 +50,7 @@ class CursorStatus:
     in_flight_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerStatus:
+class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One trainer (or, without the cross-trainer cache, one client) of a job.
 
     Attributes:
@@ -97,8 +95,7 @@ class TrainerStatus:
         return sum(cursor.lag for cursor in self.cursors)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatus:
+class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's part of one iteration.
 
     Attributes:
@@ -128,8 +125,7 @@ class TaskStatus:
     compression: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkStatus:
+class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How one client gets one task's elements.
 
     Attributes:
@@ -154,8 +150,7 @@ class LinkStatus:
     fallback_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitStatus:
+class SplitStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One split provider of a DYNAMIC iteration, in its present repetition.
 
     Attributes:
@@ -174,8 +169,7 @@ class SplitStatus:
     lost: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantStatus:
+class GrantStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A run of consecutive splits that was assigned to a task at once.
 
     Attributes:
@@ -202,8 +196,7 @@ class GrantStatus:
     reassigned: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardStatus:
+class ShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's share of an iteration in a static mode (FILE, DATA, FILE_OR_DATA, HINT).
 
     Attributes:
@@ -217,8 +210,7 @@ class ShardStatus:
     worker: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerStatus:
+class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One consumer of a coordinated read.
 
     Attributes:
@@ -235,8 +227,7 @@ class ConsumerStatus:
     last_change_age_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsStatus:
+class RoundsStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a coordinated read.
 
     Attributes:
@@ -256,8 +247,7 @@ class RoundsStatus:
     waits_for: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus:
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One job and its newest iteration.
 
     Attributes:
@@ -311,8 +301,7 @@ class JobStatus:
         return next((trainer for trainer in self.trainers if trainer.trainer_id == trainer_id), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStatus:
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One worker.
 
     Attributes:
@@ -359,8 +348,7 @@ class WorkerStatus:
     idle_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventStatus:
+class EventStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the service, in words; `level` is "info" or "warning"."""
 
     time: float
@@ -368,8 +356,7 @@ class EventStatus:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OlderJobs:
+class OlderJobs(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of the finished jobs that are no longer shown one by one.
 
     Attributes:
@@ -385,8 +372,7 @@ class OlderJobs:
     lost_splits: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The whole service at one moment.
 
     Attributes:

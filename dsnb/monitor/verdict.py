@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.monitor.causes import CAUSES, SATURATED_SHARE, Cause, decode_bound
 from dsnb.monitor.evidence import Evidence, reader_label
 from dsnb.monitor.formatting import (
@@ -36,8 +37,7 @@ MIN_SPAN_S = 1.0
 _WARN_BEFORE_LOSS_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One or two sentences about a job, with the remedy.
 
     Attributes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from dsnb.arguments import integer
-from dsnb.dataclass import dataclass
 
 worker_count: Final = integer(0, 1_000, "pass 0 to 1,000 workers")
 

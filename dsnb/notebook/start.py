@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 from dsnb.arguments import checked, integer, milliseconds, nbytes, one_of, optional, path, port
 from dsnb.errors import FailedPreconditionError
-from dsnb.imports import gc_paused
 from dsnb.notebook.settings import ClusterSettings, worker_count
 from dsnb.notebook.uninterruptible import run_uninterruptible as uninterrupted
 from dsnb.wire import discovery, forks
@@ -146,9 +145,8 @@ def _prestart_workers(prestarted: list[WorkerProcess], count: int) -> None:
 def _start_cluster(
     name: str | None, workers: int, settings: ClusterSettings, prestarted: list[WorkerProcess]
 ) -> DataService:
-    with gc_paused():
-        from dsnb.notebook.cluster import Cluster
-        from dsnb.notebook.service import DataService
+    from dsnb.notebook.cluster import Cluster
+    from dsnb.notebook.service import DataService
 
     claimed = discovery.claim(name)
     try:

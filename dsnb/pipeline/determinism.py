@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from itertools import zip_longest
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from dsnb.code.fingerprint.fingerprint import fingerprint
@@ -107,10 +105,6 @@ def _name(step: Operation) -> str:
 
 def _digest(step: Operation) -> str:
     own = step.position_identity
-    value = own if own is not None else [getattr(step, item.name) for item in fields(step) if _is_compared(item)]
+    value = own if own is not None else [getattr(step, name) for name in step.__struct_fields__ if name != "inputs"]
     found = fingerprint((type(step).__name__, len(step.inputs), value))
     return "" if found.unhashable else found.digest
-
-
-def _is_compared(item: Any) -> bool:
-    return bool(item.compare) and item.name != "inputs"

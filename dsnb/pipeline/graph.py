@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from io import BytesIO
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dsnb.code.fingerprint.fingerprint import Fingerprint, fingerprint
 from dsnb.code.fingerprint.values import array_bytes
 from dsnb.code.imports import ModuleSource, add_import_path, import_path
 from dsnb.code.pickling import Pickler, Unpickler
-from dsnb.dataclass import dataclass
 from dsnb.elements.spec import dtype_from_text, dtype_to_text
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.operation import Operation
@@ -28,8 +28,7 @@ _KIND = b"dsnb graph "
 _HEADER = _KIND + b"2, Python "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
+class Blob(msgspec.Struct, frozen=True, kw_only=True):
     """A large array that is stored outside the pickle.
 
     Attributes:
@@ -44,8 +43,7 @@ class Blob:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """A pipeline that is ready to be registered.
 
     Attributes:

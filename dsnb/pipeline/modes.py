@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 STATIC_MODES: Final = ("FILE", "DATA", "FILE_OR_DATA", "HINT")
@@ -16,8 +17,7 @@ MODES: Final = ("OFF", "DYNAMIC", *STATIC_MODES)
 UNKNOWN_FILE_COUNT: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingSupport:
+class ShardingSupport(msgspec.Struct, frozen=True, kw_only=True):
     """What a pipeline offers to the static modes.
 
     Attributes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from dsnb.dataclass import dataclass
+import msgspec
+from msgspec.structs import replace
+
 from dsnb.errors import UnimplementedError
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ class SplitFeed(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildContext:
+class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of a run that its stages need.
 
     Attributes:
@@ -98,14 +98,13 @@ class BuildContext:
         return replace(self, splits=None, low_latency=False, nested=True, allocate=None, copied_later=False)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Operation:
-    """One node of a pipeline's tree. Subclasses are frozen dataclasses whose fields are the parameters.
+class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
+    """One node of a pipeline's tree. Subclasses are frozen structs whose fields are the parameters.
 
     Operations are compared by identity: their fields may be arrays, for which `==` is not a single bool.
     """
 
-    inputs: tuple[Operation, ...] = field(default=())
+    inputs: tuple[Operation, ...] = ()
     replicated: ClassVar[bool] = False
     """Whether each task of a DYNAMIC job reads everything under this operation, instead of sharing its splits."""
 
@@ -120,6 +119,9 @@ class Operation:
 
     rearranges: ClassVar[bool] = False
     """Whether elements pass unchanged, alone or in tuples, and no user code sees them meanwhile."""
+
+    def __repr__(self) -> str:  # fields may hold tokens and passwords
+        return self.name
 
     @property
     def name(self) -> str:
@@ -208,7 +210,7 @@ class Operation:
         return stages
 
 
-class SameSpec(Operation):
+class SameSpec(Operation, frozen=True):
     """An operation whose elements are those of its input: some, all, or all in another order."""
 
     @property
@@ -216,7 +218,7 @@ class SameSpec(Operation):
         return self.inputs[0].element_spec
 
 
-class Unchanged(SameSpec):
+class Unchanged(SameSpec, frozen=True):
     """An operation whose elements are exactly its input's; it only affects how they are produced."""
 
     @property

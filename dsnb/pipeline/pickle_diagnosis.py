@@ -7,7 +7,6 @@ all of its parts can be pickled.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import socket
 import types
@@ -15,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from io import IOBase
 from typing import Any
 
+import msgspec
+
 from dsnb.code.fingerprint.values import reduced_form
 from dsnb.code.references import singledispatch_registry, variables
 from dsnb.code.usercode import is_user_class, is_user_module, namespace
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.operation import Operation
 
@@ -26,8 +26,7 @@ TryPickle = Callable[[Any], Exception | None]
 """Pickles a value separately; returns the error, or None on success."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(msgspec.Struct, frozen=True):
     """One step from a value to a part of it. A label that begins with a name is a variable; others extend one."""
 
     label: str
@@ -43,11 +42,11 @@ def unpicklable_error(operations: Iterable[Operation], error: Exception, try_pic
         try_pickle: Tests whether a value can be pickled.
     """
     for operation in operations:
-        for field in dataclasses.fields(operation):
-            value = getattr(operation, field.name)
-            failure = None if field.name == "inputs" else try_pickle(value)
+        for name in operation.__struct_fields__:
+            value = getattr(operation, name)
+            failure = None if name == "inputs" else try_pickle(value)
             if failure is not None:
-                return _describe(operation, _find(_Step(field.name, value), failure, try_pickle), failure)
+                return _describe(operation, _find(_Step(name, value), failure, try_pickle), failure)
     name = getattr(next(reversed([*operations]), None), "name", "the pipeline")
     return InvalidArgumentError(
         f"{name} cannot be sent to the workers: {type(error).__name__}: {error}", did="nothing was registered"

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import field, replace
 from itertools import count
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import replace
+
 from dsnb.cache.opened_files import OpenedFiles, current_opened_files
-from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.determinism import difference, identity, refuse_inexact
 from dsnb.pipeline.engine.iterator import IteratorPosition
@@ -57,8 +58,7 @@ class IterationCounter(Iterator[int]):
         self._iterations, self.last = count(iteration + 1), iteration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetIteration:
+class DatasetIteration(msgspec.Struct, frozen=True, kw_only=True):
     """One iteration of a pipeline.
 
     Attributes:
@@ -75,9 +75,9 @@ class DatasetIteration:
     operation: Operation
     counter: IterationCounter
     iteration: int | None = None
-    entropy: int = field(default_factory=lambda: secrets.randbits(63))
-    source_positions: SourcePositions = field(default_factory=SourcePositions)
-    opened_files: OpenedFiles | None = field(default_factory=current_opened_files)
+    entropy: int = msgspec.field(default_factory=lambda: secrets.randbits(63))
+    source_positions: SourcePositions = msgspec.field(default_factory=SourcePositions)
+    opened_files: OpenedFiles | None = msgspec.field(default_factory=current_opened_files)
     ended: bool = False
 
     def numbered(self) -> DatasetIteration:

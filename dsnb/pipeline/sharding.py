@@ -12,10 +12,11 @@ options say, and the workers of one iteration derive their unseeded randomness f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
+
+from msgspec.structs import replace
 
 from dsnb.code.bytecode import all_reads
 from dsnb.code.references import variables
@@ -86,8 +87,8 @@ def _shard_by_hint(operation: Operation, count: int, index: int) -> Operation:
 
 def _made_deterministic(operation: Operation) -> Operation:
     """Return the pipeline with every operation in it deterministic."""
-    if any(field.name == "deterministic" for field in fields(operation)):
-        operation = replace(operation, deterministic=True)  # type: ignore[call-arg]  # of those that have the field
+    if "deterministic" in operation.__struct_fields__:
+        operation = replace(operation, deterministic=True)
     return _with_inputs(operation, _made_deterministic)
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import perf_counter_ns
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.resume_point import ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
-@dataclass(frozen=True, slots=True)
-class SplitProvider:
+class SplitProvider(msgspec.Struct, frozen=True):
     """How one source is cut into splits.
 
     Attributes:
@@ -38,8 +38,7 @@ class SplitProvider:
             raise InvalidArgumentError(f"a split provider cannot have {self.count} splits", hint="0 or more")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FileSource(Operation):
+class FileSource(Operation, frozen=True, kw_only=True):
     """A source that reads files or lists their names, which FILE sharding divides. One split for each file."""
 
     files: tuple[str, ...]

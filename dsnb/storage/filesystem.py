@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from dsnb.dataclass import dataclass
+import msgspec
 
 _LOCAL: Final = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "bcachefs", "jfs", "reiserfs"}
@@ -18,8 +18,7 @@ _LOCAL: Final = frozenset(
 _MOUNTS: Final = "/proc/self/mountinfo"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSystem:
+class FileSystem(msgspec.Struct, frozen=True, kw_only=True):
     """The file system of a folder.
 
     Attributes:

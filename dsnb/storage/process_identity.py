@@ -11,12 +11,12 @@ import socket
 from functools import lru_cache
 from hashlib import blake2b
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.processes import start_time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessIdentity:
+class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of one process.
 
     Attributes:

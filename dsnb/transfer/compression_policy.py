@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from time import thread_time_ns
 from typing import Any, Final
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.elements.columns import bytes_of
 from dsnb.elements.compression import AUTO, CODECS, NONE, Codec, load_codec
 
@@ -35,8 +36,7 @@ _MIN_BULK_BYTES: Final = 64 << 10
 _LINK_UNKNOWN_TEXT: Final = "none yet: the link is not known before 2 MB went over it in frames of 64 KB and more"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of one codec on a sample of a frame.
 
     Attributes:

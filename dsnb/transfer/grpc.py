@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from enum import Enum
 from itertools import chain
 from queue import Empty, SimpleQueue
@@ -17,8 +16,8 @@ from time import perf_counter_ns
 from typing import Final
 
 import grpc
+import msgspec
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.compression import CODECS, NONE, installed_codecs, missing_codec_error
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.transfer.admission import Admission
@@ -44,8 +43,7 @@ class _Signal(Enum):
     RECHECK = "what the reader said may let go what waits for it"
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(msgspec.Struct):
     """Messages to be joined into one.
 
     Attributes:
@@ -55,7 +53,7 @@ class _Batch:
         first_at_ns: When the first one was added, by `perf_counter_ns`.
     """
 
-    messages: list[bytes] = field(default_factory=list)
+    messages: list[bytes] = msgspec.field(default_factory=list)
     nbytes: int = 0
     count: int = 0
     first_at_ns: int = 0

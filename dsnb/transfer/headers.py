@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.columns import Layout, check_layouts, column_from, lay_out
 from dsnb.elements.failure import Failure
 from dsnb.elements.frame import Frame
@@ -119,8 +119,7 @@ def _cached_header(
     return frame_pb2.ReadReply(header=header, total=total).SerializeToString()
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedHeader:
+class _ParsedHeader(msgspec.Struct, frozen=True):
     """The decoded content of a header."""
 
     structure: Structure

@@ -12,11 +12,11 @@ opened again with its last counters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from dsnb.code.failures import exception_of
-from dsnb.dataclass import dataclass
 from dsnb.elements.compression import NONE
 from dsnb.elements.frame import Array, Frame
 from dsnb.wire.cache_policy import CachePolicy
@@ -29,8 +29,7 @@ FIRST_GRANT: Final = 16
 It is small so that clients that join at about the same time share a small epoch."""
 
 
-@dataclass(slots=True, kw_only=True)
-class LinkStats:
+class LinkStats(msgspec.Struct, kw_only=True):
     """Statistics of one read of one task; updated by the transfer, from any thread.
 
     Attributes:
@@ -52,8 +51,7 @@ class LinkStats:
     compression: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRequest:
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A client's request to read a task.
 
     Attributes:
@@ -95,7 +93,7 @@ class OpenRequest:
     consumed_before_count: int = 0
     previous_client_id: str = ""
     incarnation: int = 0
-    link_stats: LinkStats = field(default_factory=LinkStats, compare=False)
+    link_stats: LinkStats = msgspec.field(default_factory=LinkStats)
 
     @classmethod
     def from_message(cls, request: ReadRequest, transfer: str) -> OpenRequest:
@@ -143,8 +141,7 @@ class OpenRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FrameSlice:
+class FrameSlice(msgspec.Struct, frozen=True):
     """Consecutive elements of one frame, to be sent to one reader.
 
     Attributes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dsnb.dataclass import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachePolicy:
+class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one trainer in the cross-trainer cache; see `client.trainer_cache`.
 
     Attributes:

@@ -13,12 +13,11 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 import grpc
+import msgspec
 
-from dsnb.dataclass import dataclass
 from dsnb.errors import (
     CancelledError,
     DataLossError,
@@ -74,12 +73,14 @@ ChannelKey = tuple[str, str | None, str]
 """Address, token and instance of a channel; see `open_channel`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ServerIdentity:
+class _ServerIdentity(msgspec.Struct, frozen=True):
     """A server that has authenticated itself, or whose instance id came from the dispatcher."""
 
-    token: str = field(repr=False)
+    token: str
     instance: str
+
+    def __repr__(self) -> str:
+        return f"_ServerIdentity(instance={self.instance!r})"  # not the token
 
 
 class Channel:

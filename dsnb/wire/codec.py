@@ -1,15 +1,15 @@
-"""Encodes frozen dataclasses as protobuf bytes, and decodes them.
+"""Encodes frozen structs as protobuf bytes, and decodes them.
 
-Each message of `wire/proto/*.proto` has a dataclass with the same name and fields, in `wire/messages` or in a higher
+Each message of `wire/proto/*.proto` has a struct with the same name and fields, in `wire/messages` or in a higher
 package (the snapshots in `monitor`). Generated types are therefore used in this package only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from dsnb.errors import DataLossError
@@ -21,12 +21,12 @@ _Plan = tuple[tuple[str, bool, type | None], ...]
 
 
 def encode(message: Any) -> bytes:
-    """Encode a dataclass instance whose class has the name of a protobuf message."""
+    """Encode a struct whose class has the name of a protobuf message."""
     return _to_proto(message).SerializeToString()
 
 
 def decode(cls: type[T], data: bytes) -> T:
-    """Decode bytes from `encode` into the dataclass `cls`; missing fields get protobuf's defaults."""
+    """Decode bytes from `encode` into the struct `cls`; missing fields get protobuf's defaults."""
     proto = _proto_class(cls)()
     try:
         proto.ParseFromString(data)
@@ -36,7 +36,7 @@ def decode(cls: type[T], data: bytes) -> T:
 
 
 def decoder(cls: type[T]) -> Callable[[bytes], T]:
-    """Return a function that decodes bytes into the dataclass `cls`."""
+    """Return a function that decodes bytes into the struct `cls`."""
     return lambda data: decode(cls, data)
 
 
@@ -71,15 +71,17 @@ _plans: dict[Any, _Plan] = {}
 
 
 def _plan(cls: Any) -> _Plan:
-    """For each field: its name, whether it is repeated, and the dataclass of its values if those are messages."""
+    """For each field: its name, whether it is repeated, and the struct of its values if those are messages."""
     if cls not in _plans:
         hints = get_type_hints(cls)
-        _plans[cls] = tuple(_field(field.name, hints[field.name]) for field in fields(cls))
+        _plans[cls] = tuple(_field(name, hints[name]) for name in cls.__struct_fields__)
     return _plans[cls]
 
 
 def _field(name: str, hint: Any) -> tuple[str, bool, type | None]:
-    kinds = [kind for kind in (get_args(hint) or (hint,)) if hasattr(kind, "__dataclass_fields__")]
+    kinds = [
+        kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    ]
     return name, get_origin(hint) is tuple, kinds[0] if kinds else None
 
 

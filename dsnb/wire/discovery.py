@@ -16,12 +16,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec.structs import asdict
+
 from dsnb.arguments import short_repr, text
-from dsnb.dataclass import dataclass
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.processes import start_time
 from dsnb.wire import forks
@@ -34,8 +35,7 @@ _MAX_NAME_BYTES = 200
 """Most bytes of a service's name; a file name has at most 255."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
     """The content of one connection file: how to reach a service.
 
     Attributes:
@@ -49,19 +49,24 @@ class Connection:
 
     name: str
     target: str
-    token: str = field(repr=False)
+    token: str
     pid: int
     started: str
     lasting: bool = False
 
+    def __repr__(self) -> str:
+        return f"Connection(name={self.name!r}, target={self.target!r}, pid={self.pid})"  # not the token
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedService:
+
+class ResolvedService(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller needs to reach a service; the name is the address if the service has no connection file here."""
 
     name: str
     target: str
-    token: str = field(repr=False)
+    token: str
+
+    def __repr__(self) -> str:
+        return f"ResolvedService(name={self.name!r}, target={self.target!r})"  # not the token
 
 
 _KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str, "lasting": bool}

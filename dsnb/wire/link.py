@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dsnb.dataclass import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkReport:
+class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     trainer_id: str = ""
     transfer: str = ""

@@ -1,26 +1,24 @@
-"""The messages of `wire/proto` as frozen dataclasses. The `.proto` files describe each field."""
+"""The messages of `wire/proto` as frozen structs. The `.proto` files describe each field."""
 
 from __future__ import annotations
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.link import LinkReport
 from dsnb.wire.schedule import ConsumerReport, RoundsUpdate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Empty:
+class Empty(msgspec.Struct, frozen=True, kw_only=True):
     """A request or reply without content."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitProvider:
+class SplitProvider(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterRequest:
+class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: str = ""
     fingerprint: str = ""
     definition: bytes = b""
@@ -38,20 +36,17 @@ class RegisterRequest:
     nbytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterReply:
+class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: str = ""
     missing_blobs: tuple[str, ...] = ()
     difference: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetRequest:
+class DatasetRequest(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetReply:
+class DatasetReply(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: str = ""
     definition: bytes = b""
     blobs: tuple[str, ...] = ()
@@ -65,20 +60,17 @@ class DatasetReply:
     has_shard_hint: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlobPiece:
+class BlobPiece(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     nbytes: int = 0
     data: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlobRequest:
+class BlobRequest(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: str = ""
     job_name: str = ""
     mode: str = ""
@@ -97,21 +89,18 @@ class JoinRequest:
     holdings: tuple[TaskHolding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionRequest:
+class PositionRequest(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationPosition:
+class IterationPosition(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskPosition, ...] = ()
     providers: tuple[ProviderPosition, ...] = ()
     num_shards: int = 0
     inexact_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPosition:
+class TaskPosition(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     incarnation: int = 0
     entropy: int = 0
@@ -126,29 +115,25 @@ class TaskPosition:
     trainers: tuple[TrainerPosition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexRange:
+class IndexRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     first: int = 0
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerPosition:
+class TrainerPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     trainer_id: str = ""
     offset: int = 0
     consumed: tuple[IndexRange, ...] = ()
     readers: tuple[ReaderPosition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderPosition:
+class ReaderPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     client_id: str = ""
     received: int = 0
     held: tuple[IndexRange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskHolding:
+class TaskHolding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     task_id: str = ""
     incarnation: int = 0
     received: int = 0
@@ -157,22 +142,19 @@ class TaskHolding:
     unacked: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRange:
+class SplitRange(msgspec.Struct, frozen=True, kw_only=True):
     provider: int = 0
     repetition: int = 0
     first: int = 0
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderPosition:
+class ProviderPosition(msgspec.Struct, frozen=True, kw_only=True):
     repetition: int = 0
     next: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInfo:
+class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     worker: str = ""
     worker_uid: str = ""
@@ -184,8 +166,7 @@ class TaskInfo:
     sequence_incarnation: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinReply:
+class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     job_name: str = ""
     iteration: int = 0
@@ -201,8 +182,7 @@ class JoinReply:
     client_timeout_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientReport:
+class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     elements: int = 0
     wait_ns: int = 0
@@ -217,8 +197,7 @@ class ClientReport:
     holdings: tuple[TaskHolding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientUpdate:
+class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskInfo, ...] = ()
     finished: bool = False
     losses: tuple[Loss, ...] = ()
@@ -230,8 +209,7 @@ class ClientUpdate:
     skipping: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     worker: str = ""
     splits: int = 0
@@ -241,22 +219,19 @@ class Loss:
     restarts: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedTask:
+class EndedTask(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     incarnation: int = 0
     received: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndRequest:
+class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     ended: tuple[EndedTask, ...] = ()
     final_report: ClientReport | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndReply:
+class EndReply(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     tasks: tuple[TaskInfo, ...] = ()
     cancelled_by: str = ""
@@ -264,27 +239,23 @@ class EndReply:
     sole_client: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetRequest:
+class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
     job_name: str = ""
     dataset_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlRequest:
+class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
     action: str = ""
     name: str = ""
     requested_by: str = ""
     workers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlReply:
+class ControlReply(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageReport:
+class StageReport(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     depth: int = 0
     elements: int = 0
@@ -295,8 +266,7 @@ class StageReport:
     threads: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerReport:
+class TrainerReport(msgspec.Struct, frozen=True, kw_only=True):
     trainer_id: str = ""
     clients: int = 0
     consumed: int = 0
@@ -313,23 +283,20 @@ class TrainerReport:
     consumed_beyond: tuple[IndexRange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumePosition:
+class ResumePosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     index: int = 0
     pipeline_position: str = ""
     splits: tuple[FinishedSplits, ...] = ()
     repeated_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedSplits:
+class FinishedSplits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     provider: int = 0
     repetition: int = 0
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitGrant:
+class SplitGrant(msgspec.Struct, frozen=True, kw_only=True):
     provider: int = 0
     repetition: int = 0
     cursor: int = 0
@@ -337,14 +304,12 @@ class SplitGrant:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostReader:
+class LostReader(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     consumed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskReport:
+class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     state: str = ""
     head: int = 0
@@ -373,8 +338,7 @@ class TaskReport:
     lost_readers: tuple[LostReader, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReport:
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
     name: str = ""
     address: str = ""
@@ -396,8 +360,7 @@ class WorkerReport:
     last_release: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOrder:
+class TaskOrder(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     dataset_id: str = ""
     job_name: str = ""
@@ -416,8 +379,7 @@ class TaskOrder:
     definition: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOrder:
+class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     start: tuple[TaskOrder, ...] = ()
     drop: tuple[str, ...] = ()
@@ -429,32 +391,27 @@ class WorkerOrder:
     releases: tuple[ClientRelease, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRelease:
+class ClientRelease(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     number: int = 0
     died: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerEviction:
+class TrainerEviction(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     trainer_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictTrainerRequest:
+class EvictTrainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     job_name: str = ""
     trainer_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRequest:
+class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsRequest:
+class SplitsRequest(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     provider: int = 0
     repetition: int = 0
@@ -463,20 +420,17 @@ class SplitsRequest:
     incarnation: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsReply:
+class SplitsReply(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 0
     end: int = 0
     done: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchRequest:
+class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     client_id: str = ""
     trainer_id: str = ""

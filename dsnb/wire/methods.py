@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Generic, Literal, TypeVar
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.wire import messages as m
 
 Request = TypeVar("Request")
@@ -13,8 +14,7 @@ Reply = TypeVar("Reply")
 Kind = Literal["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
 
 
-@dataclass(frozen=True, slots=True)
-class Method(Generic[Request, Reply]):
+class Method(msgspec.Struct, Generic[Request, Reply], frozen=True):
     """A remote call.
 
     Attributes:

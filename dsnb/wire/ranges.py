@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
 
 
 class Ranges:
@@ -142,3 +145,17 @@ def split_ranges(pairs: Iterable[tuple[int, int]], count: int) -> tuple[list[tup
         if cut < end:
             after.append((cut, end))
     return before, after
+
+
+def ranges_to_json(value: Any) -> tuple[tuple[int, int], ...]:
+    """For `enc_hook` of msgspec: the pairs of `Ranges`, the only class here that msgspec does not know."""
+    if not isinstance(value, Ranges):
+        raise TypeError(f"{value!r} cannot be written as JSON")
+    return value.pairs()
+
+
+def ranges_from_json(kind: type, value: Any) -> Any:
+    """For `dec_hook` of msgspec: the `Ranges` of a list of pairs."""
+    if kind is not Ranges:
+        raise TypeError(f"{kind.__name__} cannot be read from JSON")
+    return Ranges(msgspec.convert(value, tuple[tuple[int, int], ...]))

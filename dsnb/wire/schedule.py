@@ -10,34 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsnb.dataclass import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerReport:
+class ConsumerReport(msgspec.Struct, frozen=True, kw_only=True):
     round: int = 0
     begun: bool = False
     halt: int = 0
     held: tuple[HeldRounds, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRounds:
+class HeldRounds(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
     received: int = 0
     oldest_round: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSchedule:
+class RoundSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     first_round: int = 0
     halt: int = 0
     tasks: tuple[str, ...] = ()
     task_rounds: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsUpdate:
+class RoundsUpdate(msgspec.Struct, frozen=True, kw_only=True):
     halt: int = 0
     schedules: tuple[RoundSchedule, ...] = ()
     dropped: int = 0

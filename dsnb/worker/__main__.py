@@ -17,11 +17,14 @@ import sys
 from types import FrameType
 from typing import Any, BinaryIO
 
-from dsnb.code.imports import keep_received_modules
-from dsnb.errors import DsnbError
-from dsnb.worker.config import WorkerConfig
-from dsnb.worker.host import die_with_parent, keep_freed_memory, set_switch_interval
-from dsnb.worker.server import WorkerServer
+from dsnb.imports import gc_paused
+
+with gc_paused():
+    from dsnb.code.imports import keep_received_modules
+    from dsnb.errors import DsnbError
+    from dsnb.worker.config import WorkerConfig
+    from dsnb.worker.host import die_with_parent, keep_freed_memory, set_switch_interval
+    from dsnb.worker.server import WorkerServer
 
 _PARENT_POLL_S = 1.0
 """How often the worker checks its parent's id. The end of standard input is not enough: a forked child of the parent

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from dsnb.arguments import checked, integer, milliseconds, nbytes, one_of, optional, path, port, text
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.addresses import loopback, target, target_address, token
 from dsnb.worker.host import memory_bytes

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import field
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.errors import DeadlineExceededError
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.ranges import Ranges
 
 
-@dataclass(slots=True, order=True)
-class Span:
+class Span(msgspec.Struct, order=True):
     """Consecutive elements sent to one reader; those below `hits_until` were sent to another trainer before (hits)."""
 
     first: int
@@ -35,8 +34,7 @@ class Span:
         return head
 
 
-@dataclass(slots=True)
-class TrainerCursor:
+class TrainerCursor(msgspec.Struct):
     """The cursor of one trainer, shared by all its readers.
 
     Attributes:
@@ -62,8 +60,8 @@ class TrainerCursor:
     next: int
     joined_at_index: int
     cache_policy: CachePolicy
-    readers: set[str] = field(default_factory=set)
-    requeued: list[Span] = field(default_factory=list)
+    readers: set[str] = msgspec.field(default_factory=set)
+    requeued: list[Span] = msgspec.field(default_factory=list)
     consumed: int = 0
     hits: int = 0
     misses: int = 0
@@ -73,8 +71,8 @@ class TrainerCursor:
     seen_consumed: int = -1
     exempt: bool = False
     removed: bool = False
-    consumed_ranges: Ranges = field(default_factory=Ranges)
-    delivered_earlier: Ranges = field(default_factory=Ranges)
+    consumed_ranges: Ranges = msgspec.field(default_factory=Ranges)
+    delivered_earlier: Ranges = msgspec.field(default_factory=Ranges)
 
     def count(self, part: Span) -> None:
         """Count the elements of a span as consumed."""
@@ -100,8 +98,7 @@ class TrainerCursor:
         return self.cache_policy.on_lag in {"wait", "spill"}
 
 
-@dataclass(slots=True)
-class ReaderState:
+class ReaderState(msgspec.Struct):
     """The counters of one client, cumulative over its reading of the task.
 
     Attributes:
@@ -123,8 +120,8 @@ class ReaderState:
     sent: int = 0
     taken: int = 0
     consumed: int = 0
-    unconsumed: deque[Span] = field(default_factory=deque)
-    buffered: deque[list[int]] = field(default_factory=deque)
+    unconsumed: deque[Span] = msgspec.field(default_factory=deque)
+    buffered: deque[list[int]] = msgspec.field(default_factory=deque)
     buffered_bytes: int = 0
     starved: bool = False
 

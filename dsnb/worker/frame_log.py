@@ -8,7 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any, Protocol
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.worker.cursors import Span
 
 
@@ -29,8 +30,7 @@ class FrameStore(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class LogEntry:
+class LogEntry(msgspec.Struct):
     """One frame of the log; `left` counts its elements that were not consumed (only used without `keep`).
 
     A frame on disk has a `location` and no `frame`.

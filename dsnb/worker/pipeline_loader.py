@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from dsnb.dataclass import dataclass
+import msgspec
+from msgspec.structs import replace
+
 from dsnb.elements.allocation import Allocator
 from dsnb.errors import CancelledError, DeadlineExceededError, NotFoundError, UnavailableError, mark_out_of_band
 from dsnb.pipeline.engine.resume_point import from_text
@@ -126,8 +127,7 @@ ATTEMPT_S = 2.0
 _PAUSE_S = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Repeats a call while the dispatcher does not answer.
 
     Args:

@@ -20,10 +20,10 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from dsnb.code.failures import failure_of
-from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError, InvalidArgumentError, is_out_of_band
@@ -39,8 +39,7 @@ _RUN_S = 0.001
 _RUN_ELEMENTS = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameLimits:
+class FrameLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How large frames, and groups of frames, may be.
 
     Attributes:

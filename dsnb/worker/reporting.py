@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dsnb.pipeline.engine.resume_point import ResumePoint, needs_released_splits, to_text
 from dsnb.pipeline.engine.stage import Stage, repeated_seconds, reports

@@ -26,10 +26,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+import msgspec
 
 from dsnb.code.failures import exception_of
-from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError
 from dsnb.transfer.protocol import FrameSlice
@@ -44,8 +44,7 @@ _MIN_ROUNDS_AHEAD = 2
 """How many rounds may be produced beyond the furthest consumer, whatever their size."""
 
 
-@dataclass(slots=True)
-class ConsumerCursor:
+class ConsumerCursor(msgspec.Struct):
     """One consumer's progress. Rounds before `sent` were sent to it; the other counters are alike.
 
     The counters never decrease while the same client reads for the consumer.
@@ -58,7 +57,7 @@ class ConsumerCursor:
     received: int = 0
     consumed: int = 0
     max_bytes: int = 0
-    unconsumed_sizes: deque[int] = field(default_factory=deque)
+    unconsumed_sizes: deque[int] = msgspec.field(default_factory=deque)
     """Bytes of each element that was sent and not consumed."""
     unconsumed_bytes: int = 0
     """The sum of `unconsumed_sizes`."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Protocol
+
+from msgspec.structs import asdict
 
 from dsnb.transfer.protocol import OpenRequest, ReadHandle, Sink
 from dsnb.wire.link import LinkReport

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.columns import Layout, bytes_of, column_from, lay_out
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import Structure
@@ -23,8 +23,7 @@ from dsnb.elements.structure import Structure
 _FILE_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SpilledFrame:
+class SpilledFrame(msgspec.Struct, frozen=True):
     """A frame whose body is on disk: everything else of it, and the location of the body."""
 
     structure: Structure

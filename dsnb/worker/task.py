@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
+
+from msgspec.structs import replace
 
 from dsnb.elements.allocation import Allocator
 from dsnb.elements.frame import Array, Frame

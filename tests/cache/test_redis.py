@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dsnb.cache.recordings.recording import decode_record, encode_record
 from dsnb.errors import CacheWarning, FailedPreconditionError, PermissionDeniedError

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dsnb.cli.status_text import job_lines, status_text, table
 from dsnb.monitor.snapshot import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dsnb.client.inbox import Inbox
 from dsnb.client.options import ReadOptions, ShardingPolicy

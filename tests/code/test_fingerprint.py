@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cloudpickle as untyped_cloudpickle
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.pipeline.graph import serialise

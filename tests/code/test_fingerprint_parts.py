@@ -14,7 +14,7 @@ import pytest
 from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.code.library_names import package_of
 from dsnb.elements.spec import TensorSpec
-from tests.support.fingerprints import Source, Write, digest, local_modules, run_cell
+from tests.support.fingerprints import Write, digest, local_modules, run_cell
 
 
 @pytest.fixture
@@ -170,10 +170,6 @@ def test_a_wrapped_function_counts_by_what_it_wraps() -> None:
     assert digest(run_cell(source.format(1))) == digest(run_cell(source.format(1)))
     assert digest(run_cell(source.format(1))) != digest(run_cell(source.format(2)))
     assert digest(functools.lru_cache(max)) != digest(functools.lru_cache(min))
-
-
-def test_fields_of_operations_that_equality_ignores_do_not_count() -> None:
-    assert digest(Source(size=3, cached=[1])) == digest(Source(size=3))
 
 
 # ------------------------------------------------------------------------------------------------ modules of the user's

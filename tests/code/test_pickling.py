@@ -20,16 +20,9 @@ import dsnb.errors
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.graph import describe, restore, serialise
 from dsnb.pipeline.operation import Operation
-from tests.support.graphs import (
-    MapFunction,
-    Numbers,
-    Zip,
-    blob_loader,
-    local_package,
-    no_blobs,
-    pipeline_with,
-    round_trip,
-)
+from dsnb.pipeline.operations.concatenate import Concatenate
+from dsnb.pipeline.operations.map import Map
+from tests.support.graphs import blob_loader, local_package, no_blobs, numbers, pipeline_with, round_trip
 
 ROOT = str(Path(dsnb.errors.__file__).parent.parent)
 cloudpickle: Any = untyped_cloudpickle  # it has no annotations
@@ -52,8 +45,7 @@ def run(code: str, *arguments: str, path: str = ROOT) -> str:
 
 CELL = """
 import sys
-from dataclasses import dataclass
-from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.map import Map
 from dsnb.pipeline.graph import serialise
 import numpy as np
 import graph_cell_helper
@@ -61,19 +53,13 @@ import graph_cell_helper
 SCALE = 10
 BIG = np.arange(200_000.0)
 
-@dataclass(frozen=True, kw_only=True)
-class Each(Operation):
-    function: object
-    @property
-    def name(self): return "map"
-
 class Augment:
     def __init__(self, offset): self.offset = offset
     def __call__(self, x): return helper(x) + self.offset
 
 def helper(x): return graph_cell_helper.prepare(x) * SCALE + BIG[x]
 
-graph = serialise(Each(function=Augment(0.5)))
+graph = serialise(Map(function=Augment(0.5)))
 open(sys.argv[1], "wb").write(graph.definition)
 (blob,) = graph.blobs
 open(sys.argv[2], "wb").write(blob.data)
@@ -96,7 +82,7 @@ def test_a_pipeline_of_a_cell_runs_in_a_process_that_has_neither_the_cell_nor_it
     files = str(tmp_path / "definition"), str(tmp_path / "blob")
     run(f"exec(compile({CELL!r}, '<cell>', 'exec'))", *files, path=f"{ROOT}{os.pathsep}{tmp_path}")
     (tmp_path / "graph_cell_helper.py").unlink()
-    assert run(WORKER, *files) == "map 72.5"
+    assert run(WORKER, *files) == "map(Augment) 72.5"
 
 
 def test_a_function_sees_its_globals_as_they_were_when_it_was_written_down() -> None:
@@ -121,7 +107,7 @@ def test_of_modules_that_import_each_other_only_what_functions_ask_goes_along(he
 
 
 def test_dsnb_itself_goes_by_reference_though_it_runs_from_a_checkout() -> None:
-    restored: Any = restore(serialise(Numbers()).definition, no_blobs)
+    restored: Any = restore(serialise(numbers()).definition, no_blobs)
     assert isinstance(restored, Operation)
     assert round_trip(dsnb.errors.DsnbError) is dsnb.errors.DsnbError
     assert round_trip(describe) is describe
@@ -219,16 +205,16 @@ def test_a_cached_function_of_the_users_goes_along_without_what_it_keeps() -> No
 
 
 def test_a_pipeline_of_a_thousand_operations_goes_along() -> None:
-    operation: Operation = Numbers()
+    operation: Operation = numbers()
     for _ in range(1000):
-        operation = MapFunction(function=len, inputs=(operation,))
+        operation = Map(function=len, inputs=(operation,))
     restored = restore(serialise(operation).definition, no_blobs)
     assert describe(restored).count("map(len)") == 1000
 
 
 def test_an_input_that_is_used_twice_is_one_input_afterwards() -> None:
-    source = Numbers()
-    restored = restore(serialise(Zip(inputs=(source, source))).definition, no_blobs)
+    source = numbers()
+    restored = restore(serialise(Concatenate(inputs=(source, source))).definition, no_blobs)
     assert restored.inputs[0] is restored.inputs[1]
 
 

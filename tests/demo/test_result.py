@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from dsnb.demo.result import DemoResult, result_of
 from dsnb.demo.table import progress_line, table

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.split_ranges import RecordedLoss

@@ -527,7 +527,7 @@ class Model:
         if len(self.records) != self._replayed:
             self._replayed, self._twin = len(self.records), replay(self.records[self._replayed :], self._twin)
             # Byte for byte they are compared at each restart and at the end, which costs more.
-            assert vars(self._twin) == vars(self.core.state), "the journal leads to another state"
+            assert self._twin == self.core.state, "the journal leads to another state"
 
     def _check_losses_heard(self) -> None:
         """Each client that follows knows of each loss once, whatever broke meanwhile."""

@@ -6,14 +6,18 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import xxhash
+from msgspec.structs import replace
 
 from dsnb.dispatcher.journal import FORMAT, Journal
 from dsnb.dispatcher.records import ClientLeft, Record
-from dsnb.dispatcher.state import State, replay
+from dsnb.dispatcher.state import State, replay, state_from_json
 from dsnb.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, UnavailableError
+from dsnb.wire.ranges import Ranges
 from tests.dispatcher.simulation import Service
 from tests.support.processes import python_process
 
@@ -328,3 +332,48 @@ def test_killed_by_the_system_it_holds_all_that_was_answered_and_at_the_most_one
     state = loaded(path)
     assert len(state.workers) - answered in (0, 1)
     assert list(state.workers) == [str(number) for number in range(len(state.workers))]
+
+
+# ------------------------------------------------------------------------------------------------------ records as JSON
+
+
+def test_what_is_written_is_read_back_with_its_kinds_and_its_order(records: list[Record]) -> None:
+    state = replay(records)
+    state.jobs["öne"] = replace(state.jobs["train"], name="öne", archived_iterations=Ranges([(0, 3), (5, 8)]))
+    again = state_from_json(state.export())
+
+    assert again == state
+    assert list(again.jobs) == list(state.jobs)
+    assert again.export() == state.export()
+
+
+def put(path: Path, kind: str, text: str) -> None:
+    """Write a record whose checksum is right, whatever its text."""
+    Journal(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        row = (1, kind, text, xxhash.xxh3_64_hexdigest(f"1 {kind} {text}".encode()))
+        connection.execute("INSERT INTO records VALUES (?, ?, ?, ?)", row)
+
+
+def test_a_field_that_an_older_version_did_not_write_has_its_default(path: Path) -> None:
+    put(path, "WorkerJoined", '{"uid":"u","name":"w0","address":"a:1","isolation":"thread","pid":1}')
+    assert loaded(path).workers["u"].static_index == -1
+
+
+@pytest.mark.parametrize(
+    "kind,text,told",
+    [
+        ("ServiceBegun", "", "truncated"),
+        ("ServiceBegun", "[]", "Expected `object`"),
+        ("ServiceBegun", "{}", "missing required field"),
+        ("ServiceBegun", '{"instance":1}', "Expected `str`, got `int`"),
+        ("ServiceBegun", '{"instance":"a","colour":"red"}', "unknown field `colour`"),
+        ("TaskStartPosition", '{"entropy":true}', "TaskStartPosition"),
+        ("WorkerJoined", '{"uid":"u","name":"w0","address":"a:1","isolation":"thread","pid":true}', "got `bool`"),
+        ("IterationCreated", '{"providers":[[1,2,3]]}', "length 2"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused(path: Path, kind: str, text: str, told: str) -> None:
+    put(path, kind, text)
+    with pytest.raises(DataLossError, match=told):
+        loaded(path)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dsnb.dispatcher.split_history import MAX_ENDED_JOBS, MAX_GRANTS_PER_JOB, SplitHistory
 from dsnb.monitor.snapshot import GrantStatus

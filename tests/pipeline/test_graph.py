@@ -18,7 +18,9 @@ from dsnb.code.fingerprint.fingerprint import fingerprint
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.graph import describe, restore, serialise
-from tests.support.graphs import MapFunction, Numbers, Zip, blob_loader, no_blobs, pipeline_with
+from dsnb.pipeline.operations.concatenate import Concatenate
+from dsnb.pipeline.operations.map import Map
+from tests.support.graphs import blob_loader, no_blobs, numbers, pipeline_with
 
 BIG = 1 << 20
 
@@ -136,21 +138,21 @@ def test_a_blob_of_the_wrong_size_is_refused() -> None:
 
 
 def test_a_definition_of_another_python_is_refused_before_it_is_read() -> None:
-    definition = serialise(Numbers()).definition
+    definition = serialise(numbers()).definition
     here = f"{sys.version_info.major}.{sys.version_info.minor}".encode()
     with pytest.raises(FailedPreconditionError, match=r"written by Python 3\.2, and this worker runs Python"):
         restore(definition.replace(here, b"3.2", 1), no_blobs)
 
 
 def test_a_definition_of_another_format_is_refused_before_it_is_read() -> None:
-    definition = serialise(Numbers()).definition
+    definition = serialise(numbers()).definition
     with pytest.raises(FailedPreconditionError, match="written by another version of dsnb"):
         restore(definition.replace(b"dsnb graph 2", b"dsnb graph 1", 1), no_blobs)
 
 
 def test_bytes_that_are_no_definition_are_refused() -> None:
     with pytest.raises(InvalidArgumentError):
-        restore(pickle.dumps(Numbers), no_blobs)
+        restore(pickle.dumps(numbers), no_blobs)
 
 
 def test_a_module_that_the_worker_does_not_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,8 +201,8 @@ def test_a_real_dataset_reads_the_same_after_the_journey_and_is_known_again(make
 
 
 def test_a_pipeline_is_described_in_one_line() -> None:
-    line = MapFunction(function=len, inputs=(MapFunction(function=max, inputs=(Numbers(count=3),)),))
-    assert describe(line) == "numbers(3) | map(max) | map(len)"
-    assert describe(MapFunction(function=len, inputs=(Zip(inputs=(line, Numbers())),))) == (
-        "zip(numbers(3) | map(max) | map(len), numbers(3)) | map(len)"
+    line = Map(function=len, inputs=(Map(function=max, inputs=(numbers(),)),))
+    assert describe(line) == "range(3) | map(max) | map(len)"
+    assert describe(Map(function=len, inputs=(Concatenate(inputs=(line, numbers())),))) == (
+        "concatenate(range(3) | map(max) | map(len), range(3)) | map(len)"
     )

@@ -7,7 +7,6 @@ import socket
 import threading
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import pytest
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.graph import serialise
 from dsnb.pipeline.operation import Operation
-from tests.support.graphs import MapFunction, local_package, pipeline_with, registration_error
+from dsnb.pipeline.operations.map import Map
+from tests.support.graphs import local_package, pipeline_with, registration_error
 
 
 @pytest.fixture
@@ -110,12 +110,11 @@ def test_data_that_is_nested_too_deeply_is_named_by_its_variable() -> None:
 
 
 def test_the_error_of_a_source_names_the_source() -> None:
-    @dataclass(frozen=True, kw_only=True, eq=False)
-    class Source(Operation):
+    class Source(Operation, frozen=True, kw_only=True):
         files: Any
 
     with pytest.raises(InvalidArgumentError, match=r"source cannot be sent to the workers: its variable 'files\[1\]'"):
-        serialise(MapFunction(function=len, inputs=(Source(files=["a", threading.Lock()]),)))
+        serialise(Map(function=len, inputs=(Source(files=["a", threading.Lock()]),)))
 
 
 def test_what_a_modules_function_needs_and_cannot_be_pickled_is_named(helpers: types.ModuleType) -> None:

@@ -102,7 +102,7 @@ def test_nothing_that_is_printed_pickled_or_kept_holds_the_token(tmp_path: Path)
 
 def test_no_message_has_a_field_for_a_token() -> None:
     for message in (Snapshot, WorkerReport):
-        assert not [name for name in message.__dataclass_fields__ if "token" in name or "secret" in name]
+        assert not [name for name in message.__struct_fields__ if "token" in name or "secret" in name]
 
 
 def test_a_worker_that_crashes_tells_no_token() -> None:

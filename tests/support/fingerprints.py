@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,20 +75,17 @@ def local_modules(folder: Path) -> Iterator[Write]:
             del sys.modules[name]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Source(Operation):
+class Source(Operation, frozen=True, kw_only=True):
     """A source, with a field that only remembers."""
 
     size: int
-    cached: list[int] = field(default_factory=list, compare=False)
 
     @property
     def name(self) -> str:
         return f"source({self.size})"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Map(Operation):
+class Map(Operation, frozen=True, kw_only=True):
     """An operation with a function."""
 
     function: Any

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,39 +13,18 @@ import pytest
 
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.graph import Graph, restore, serialise
-from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operations.map import Map
+from dsnb.pipeline.sources.range import Range
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Numbers(Operation):
+def numbers() -> Range:
     """A source."""
-
-    count: int = 3
-
-    @property
-    def name(self) -> str:
-        return f"numbers({self.count})"
+    return Range(start=0, stop=3, step=1)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MapFunction(Operation):
-    """An operation with a function."""
-
-    function: Any
-
-    @property
-    def name(self) -> str:
-        return f"map({getattr(self.function, '__name__', 'function')})"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Zip(Operation):
-    """An operation with several inputs."""
-
-
-def pipeline_with(function: Any) -> MapFunction:
+def pipeline_with(function: Any) -> Map:
     """A pipeline with this function."""
-    return MapFunction(function=function, inputs=(Numbers(),))
+    return Map(function=function, inputs=(numbers(),))
 
 
 def blob_loader(graph: Graph) -> Callable[[str], bytes]:

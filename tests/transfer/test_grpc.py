@@ -151,7 +151,7 @@ def test_what_a_reader_says_when_it_opens_arrives(server: GrpcServer, worker: Wo
             "consumed": 3}  # fmt: skip
     with reading(address(server), **told):
         worker.sink()
-    assert worker.openings == [OpenRequest(**told)]
+    assert [opening.to_message() for opening in worker.openings] == [OpenRequest(**told).to_message()]
 
 
 def test_pieces_and_notices_arrive_in_order(server: GrpcServer, worker: Worker) -> None:

@@ -1,10 +1,10 @@
-"""Messages are plain dataclasses on both sides, with a protobuf message of the same name and fields between them."""
+"""Messages are plain structs on both sides, with a protobuf message of the same name and fields between them."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 from google.protobuf.descriptor import FieldDescriptor as Field
 from hypothesis import given, settings
@@ -17,11 +17,11 @@ from dsnb.wire.codec import decode, decoder, encode
 from dsnb.wire.messages import Empty, TaskInfo, TaskOrder, WorkerOrder
 from dsnb.wire.proto import control_pb2, frame_pb2
 
-CLASSES: list[type] = [
+CLASSES: list[type[msgspec.Struct]] = [
     cls
     for module in (messages, schedule, link, cache_policy, snapshot)
     for cls in vars(module).values()
-    if dataclasses.is_dataclass(cls) and isinstance(cls, type) and cls.__module__ == module.__name__
+    if isinstance(cls, type) and issubclass(cls, msgspec.Struct) and cls.__module__ == module.__name__
 ]
 
 _SCALARS: dict[int, st.SearchStrategy[Any]] = {
@@ -40,7 +40,7 @@ def proto_of(cls: type) -> Any:
 
 
 def filled(cls: type) -> st.SearchStrategy[Any]:
-    """Any value of a message's dataclass, as far as the wire can carry it."""
+    """Any value of a message's struct, as far as the wire can carry it."""
     by_name = {other.__name__: other for other in CLASSES}
 
     def value(field: Field) -> st.SearchStrategy[Any]:
@@ -52,9 +52,8 @@ def filled(cls: type) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_dataclass_has_the_fields_of_its_message(cls: type) -> None:
-    names = [field.name for field in dataclasses.fields(cls)]
-    assert sorted(names) == sorted(field.name for field in proto_of(cls).DESCRIPTOR.fields)
+def test_a_struct_has_the_fields_of_its_message(cls: type[msgspec.Struct]) -> None:
+    assert sorted(cls.__struct_fields__) == sorted(field.name for field in proto_of(cls).DESCRIPTOR.fields)
 
 
 @pytest.mark.parametrize("cls", CLASSES)
@@ -66,7 +65,7 @@ def test_every_message_arrives_as_it_left(cls: type, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls.__module__ == messages.__name__])
-def test_what_is_not_sent_has_the_dataclass_own_default(cls: type) -> None:
+def test_what_is_not_sent_has_the_struct_own_default(cls: type) -> None:
     """Protobuf leaves defaults out: a default of ours that differed would change on the way."""
     assert decode(cls, b"") == cls()
 

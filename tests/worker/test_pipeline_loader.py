@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
+from msgspec.structs import replace
 
 import dsnb
 from dsnb.errors import CancelledError, DataLossError, NotFoundError

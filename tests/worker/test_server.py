@@ -6,10 +6,10 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import dsnb
 from dsnb.dispatcher.events import ClientLeaves

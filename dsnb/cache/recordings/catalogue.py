@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from dsnb.cache.recordings import removal
 from dsnb.cache.recordings.backends import PipelineRecordings, RecordingLost, RecordingStore, StoreFailed
 from dsnb.cache.recordings.directory import DirectoryStore
@@ -28,15 +30,13 @@ from dsnb.cache.recordings.recording_directory import (
 )
 from dsnb.cache.recordings.removal import size_of
 from dsnb.cache.recordings.split_log import SplitLog
-from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, NotFoundError
 from dsnb.storage import files
 from dsnb.storage.filesystem import filesystem_of
 from dsnb.storage.process_identity import is_gone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueEntry:
+class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The newest recording of one pipeline, or one entry of a training cache.
 
     Attributes:

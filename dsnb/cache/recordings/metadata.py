@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+
+import msgspec
 
 from dsnb.code.fingerprint.fingerprint import Component, Fingerprint
-from dsnb.dataclass import dataclass
 
 _MIN_SIMILARITY = 0.5
 """Pipelines with a smaller share of equal parts are not considered versions of each other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingMetadata:
+class RecordingMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """A description of the recorded pipeline.
 
     Attributes:
@@ -34,19 +33,14 @@ class RecordingMetadata:
 
     def to_json(self) -> bytes:
         """The metadata as JSON, to be stored with the recording."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        return json.dumps(msgspec.to_builtins(self), separators=(",", ":")).encode()
 
 
 def parse_metadata(data: bytes) -> RecordingMetadata | None:
     """Parse what `to_json` wrote; None for anything else, because explanations are optional."""
     try:
-        values = json.loads(data)
-        return RecordingMetadata(
-            pipeline=str(values["pipeline"]),
-            components=tuple(Component(**component) for component in values["components"]),
-            files=tuple((str(path), str(state)) for path, state in values["files"]),
-        )
-    except (ValueError, TypeError, KeyError):
+        return msgspec.convert(json.loads(data), RecordingMetadata)
+    except ValueError:
         return None
 
 

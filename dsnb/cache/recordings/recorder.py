@@ -28,9 +28,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from dsnb.cache.opened_files import FileState, first_change
 from dsnb.cache.recordings.backends import PipelineRecordings, RecordingLost, RecordingStore, StoreFailed, warn

@@ -26,22 +26,20 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from dataclasses import asdict, fields
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 import xxhash
 
 from dsnb.cache.opened_files import FileState
-from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, FailedPreconditionError
 
 FORMAT: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameRef:
+class FrameRef(msgspec.Struct, frozen=True, kw_only=True):
     """The location of one frame in a store.
 
     Attributes:
@@ -59,8 +57,7 @@ class FrameRef:
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingHeader:
+class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The first record: what is recorded.
 
     Attributes:
@@ -76,8 +73,7 @@ class RecordingHeader:
     version: int = FORMAT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTaken:
+class LeaseTaken(msgspec.Struct, frozen=True, kw_only=True):
     """A process begins to write.
 
     Attributes:
@@ -91,8 +87,7 @@ class LeaseTaken:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """A run of committed elements.
 
     Attributes:
@@ -110,8 +105,7 @@ class Chunk:
     files: tuple[FileState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitChunk:
+class SplitChunk(msgspec.Struct, frozen=True, kw_only=True):
     """A run of complete, committed splits (`cache/recordings/split_log`).
 
     Attributes:
@@ -127,15 +121,13 @@ class SplitChunk:
     files: tuple[FileState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseReleased:
+class LeaseReleased(msgspec.Struct, frozen=True, kw_only=True):
     """The holder stops before the end; the next writer need not wait for the lease to expire."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingEnded:
+class RecordingEnded(msgspec.Struct, frozen=True, kw_only=True):
     """There are no more elements.
 
     Attributes:
@@ -149,8 +141,7 @@ class RecordingEnded:
     files: tuple[FileState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingAbandoned:
+class RecordingAbandoned(msgspec.Struct, frozen=True, kw_only=True):
     """The recording is closed for all processes: it is neither read nor continued, for the reason `why`."""
 
     why: str
@@ -177,7 +168,7 @@ def kind_of(record: Record) -> str:
 
 def encode_record(record: Record) -> bytes:
     """Encode a record as one line of JSON, followed by a line with its checksum."""
-    line = json.dumps({"kind": kind_of(record), **asdict(record)}, separators=(",", ":")).encode()
+    line = json.dumps({"kind": kind_of(record), **msgspec.to_builtins(record)}, separators=(",", ":")).encode()
     return b"%s\n%s\n" % (line, xxhash.xxh3_64_hexdigest(line).encode())
 
 
@@ -204,14 +195,8 @@ def decode_record(data: bytes) -> Record:
             did="it was left as it is",
             hint="update dsnb here, or give this pipeline another place",
         )
-    kind = _KINDS[values.pop("kind")]
-    if kind is SplitChunk:
-        values["counts"] = tuple(map(tuple, values["counts"]))
-    if kind in (Chunk, SplitChunk):
-        values["frames"] = tuple(FrameRef(**ref) for ref in values["frames"])
-    if "files" in values:
-        values["files"] = tuple(map(tuple, values["files"]))
-    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})  # type: ignore[no-any-return]
+    record: Record = msgspec.convert(values, _KINDS[values["kind"]])
+    return record
 
 
 class RecordingLog:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dsnb.cache.opened_files import FileState, first_change
 from dsnb.cache.recordings.backends import PipelineRecordings, RecordingLost, RecordingStore, StoreFailed, warn

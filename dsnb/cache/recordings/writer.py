@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Protocol
 
+import msgspec
+
 from dsnb.cache.opened_files import FileState
 from dsnb.cache.recordings.backends import RecordingLost, RecordingStore, StoreFailed
 from dsnb.cache.recordings.frames import merge_small_frames, nbytes_of
 from dsnb.cache.recordings.log_replica import LogReplica
 from dsnb.cache.recordings.recording import Chunk, LeaseReleased, LeaseTaken, Record, RecordingEnded, RecordingHeader
-from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError
 from dsnb.storage.process_identity import this_process
@@ -56,8 +57,7 @@ class RunningPipeline(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingPlan:
+class RecordingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How to record a pipeline.
 
     Attributes:

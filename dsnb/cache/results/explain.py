@@ -6,13 +6,15 @@ import difflib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import dataclass
 from types import CodeType
+
+import msgspec
+from msgspec.structs import replace
 
 from dsnb.cache.results.key import Key
 from dsnb.code.fingerprint.fingerprint import Component
 from dsnb.code.source import source_of
-from dsnb.dataclass import dataclass
 
 _SHOWN_LINES = 3
 # A difference in one of these is described by the parts that differ, and by itself only if no part does.
@@ -22,8 +24,7 @@ _CONTAINERS = frozenset(
 _ORDER = {"python": 0, "code": 1, "value": 2, "array": 3}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallNote:
+class CallNote(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored about a call, to be compared with later calls.
 
     Attributes:
@@ -42,14 +43,12 @@ class CallNote:
 
     def to_bytes(self) -> bytes:
         """Encode the note as compressed JSON."""
-        return zlib.compress(json.dumps(asdict(self)).encode(), 1)
+        return zlib.compress(json.dumps(msgspec.to_builtins(self)).encode(), 1)
 
     @staticmethod
     def from_bytes(data: bytes) -> CallNote:
         """Decode a note that `to_bytes` encoded."""
-        found = json.loads(zlib.decompress(data))
-        found["parts"] = tuple(Component(**part) for part in found["parts"])
-        return CallNote(**found)
+        return msgspec.convert(json.loads(zlib.decompress(data)), CallNote)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Final
 
+import msgspec
 import xxhash
 
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 
 _PIECE: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class FolderContent:
+class FolderContent(msgspec.Struct, frozen=True):
     """The hash and size of a folder's content.
 
     Attributes:

@@ -21,7 +21,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.storage.process_identity import is_gone, this_process
 from dsnb.storage.sqlite import Database
 
@@ -70,8 +71,7 @@ MIGRATIONS: Final = (SCHEMA, FOLDER_SCHEMA)
 """For each format, the statements that lead to the next one; format 0 is an empty file."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheEntry:
+class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A key, and what is known about its output.
 
     Attributes:
@@ -87,8 +87,7 @@ class CacheEntry:
     note: bytes | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredResult:
+class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     """A stored result: its folder's name, the hash of its content, and the name of its class."""
 
     location: str

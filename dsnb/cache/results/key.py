@@ -16,6 +16,7 @@ from hashlib import blake2b
 from types import CodeType
 from typing import Any
 
+import msgspec
 import xxhash
 
 from dsnb.arguments import anything, checked, each, text
@@ -27,7 +28,6 @@ from dsnb.code.fingerprint.fingerprint import fingerprint as fingerprint_of
 from dsnb.code.fingerprint.parts import encode_parts, encode_plain, short_repr
 from dsnb.code.library_names import package_of
 from dsnb.code.source import user_code_by_path
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 
 _ARGUMENT = "argument "
@@ -35,8 +35,7 @@ _PIECE = 1 << 20
 _CLOCK_TICK_NS = 2_000_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeclaredInputs:
+class DeclaredInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What a result depends on besides the function and its arguments.
 
     Attributes:
@@ -83,8 +82,7 @@ class DeclaredInputs:
             yield Component(f"file {path}", "file", digest, "there" if digest else "not there")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Key:
+class Key(msgspec.Struct, frozen=True, kw_only=True):
     """The key of one call.
 
     Attributes:

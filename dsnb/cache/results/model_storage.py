@@ -7,13 +7,12 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dsnb.arguments import checked, encodable, instance, path, short_repr, text
 from dsnb.cache.results.folder_hash import hash_folder
-from dsnb.dataclass import dataclass
 from dsnb.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 

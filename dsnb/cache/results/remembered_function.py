@@ -16,6 +16,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+import msgspec
+
 from dsnb import errors
 from dsnb.arguments import WrongCallError, anything, checked, each, instance, optional, path, short_repr, text
 from dsnb.cache.opened_files import FileState, OpenedFiles, add_file_states, first_change, track_opened_files
@@ -26,7 +28,6 @@ from dsnb.cache.results.index import CacheEntry
 from dsnb.cache.results.key import DeclaredInputs, Key, KeyMaker, path_tuple
 from dsnb.cache.results.model_storage import ModelStorage
 from dsnb.cache.results.training import LocalTrainingCache
-from dsnb.dataclass import dataclass
 from dsnb.errors import (
     CacheWarning,
     DataLossError,
@@ -47,8 +48,7 @@ _COMPARED = 200  # how many earlier calls an explanation compares with
 _MISSING = object()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _CallResult:
+class _CallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one call.
 
     Attributes:

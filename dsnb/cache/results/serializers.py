@@ -10,17 +10,16 @@ import base64
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, Final
 
 import cloudpickle
+import msgspec
 import numpy as np
 
 from dsnb.cache.results.model_storage import ModelStorage
 from dsnb.cache.results.training import Cacheable, class_name, imported_class
 from dsnb.code.fingerprint.parts import type_name
-from dsnb.dataclass import dataclass
 from dsnb.elements.data_classes import field_names, instance_factory
 from dsnb.errors import DataLossError, DsnbError
 
@@ -38,8 +37,7 @@ class NotSerializableError(DsnbError):
     """A part of a result cannot be serialised."""
 
 
-@dataclass(kw_only=True)
-class ResultParts:
+class ResultParts(msgspec.Struct, kw_only=True):
     """The parts of a result.
 
     Attributes:
@@ -49,10 +47,10 @@ class ResultParts:
         pickles: The pickled values, in the order of their numbers.
     """
 
-    tree: Tree = field(default_factory=list)
-    arrays: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    cacheables: list[Cacheable] = field(default_factory=list)
-    pickles: list[bytes] = field(default_factory=list)
+    tree: Tree = msgspec.field(default_factory=list)
+    arrays: list[np.ndarray[Any, Any]] = msgspec.field(default_factory=list)
+    cacheables: list[Cacheable] = msgspec.field(default_factory=list)
+    pickles: list[bytes] = msgspec.field(default_factory=list)
 
 
 # ------------------------------------------------------------------------------------------------------------ splitting

@@ -29,11 +29,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from dsnb.cache.results.cleanup import clean_up, incompatible_versions, is_clean
 from dsnb.cache.results.folder_hash import FolderContent, hash_folder
 from dsnb.cache.results.index import MIGRATIONS, CacheEntry, Index, StoredResult
 from dsnb.cache.results.versions import this_version
-from dsnb.dataclass import dataclass
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.files import sync_folder
@@ -50,8 +51,7 @@ _RESULT: Final = "result-"
 SHORT_TIMEOUT_S: Final = 2.0  # seconds to wait for the write lock for updates that can be left out, such as recency
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StagedResult:
+class StagedResult(msgspec.Struct, frozen=True, kw_only=True):
     """A result that is written and synced, and has no entry yet.
 
     Attributes:

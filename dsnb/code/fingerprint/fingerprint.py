@@ -19,16 +19,16 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
+
 from dsnb.code.fingerprint.graph import GraphPart, ValueGraph
 from dsnb.code.fingerprint.parts import encode_parts
 from dsnb.code.imports import SourceFile
-from dsnb.dataclass import dataclass
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-@dataclass(frozen=True, slots=True)
-class Component:
+class Component(msgspec.Struct, frozen=True):
     """One part of what a fingerprint covers.
 
     Attributes:
@@ -45,8 +45,7 @@ class Component:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True):
     """The identity of a value.
 
     Attributes:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from dsnb.code.bytecode import analyse_code
 from dsnb.code.fingerprint.parts import (
     Decomposer,
@@ -48,7 +50,7 @@ def _decompose_function(function: types.FunctionType) -> Decomposition:
     # A closure that a library made around the user's function, as with `functools.wraps`: the library's code by name,
     # its closure and defaults by value.
     name = f"{function.__globals__.get('__name__')}.{function.__code__.co_qualname}"
-    return dataclasses.replace(
+    return replace(
         _function_by_value(function, encode_parts(name), with_globals=False), packages=library_reference(name).packages
     )
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from dsnb.code.fingerprint.functions import CODE_DECOMPOSERS, decompose_class_or_module
 from dsnb.code.fingerprint.parts import Decomposer, Decomposition, encode_plain, short_repr
 from dsnb.code.fingerprint.values import VALUE_DECOMPOSERS, decompose_by_base, decompose_by_hook, decompose_instance
 from dsnb.code.imports import SourceFile
-from dsnb.dataclass import dataclass
 
 _PATH_STEPS = 24
 _DECOMPOSERS: dict[type, Decomposer] = {**VALUE_DECOMPOSERS, **CODE_DECOMPOSERS}
@@ -53,8 +54,7 @@ class _Node:
         return _hash(self.own_digest, *(sorted(reached) if self.decomposition.unordered else reached))
 
 
-@dataclass(frozen=True, slots=True)
-class _Path:
+class _Path(msgspec.Struct, frozen=True):
     """The path of a part. Of the middle of a long path only the number of steps is kept, to bound the memory used."""
 
     start: str
@@ -70,8 +70,7 @@ class _Path:
         return f"{self.start} > ({self.depth - _PATH_STEPS} steps) > {self.label}" if self.label else self.start
 
 
-@dataclass(frozen=True, slots=True)
-class GraphPart:
+class GraphPart(msgspec.Struct, frozen=True):
     """One part of the graph: the fields of a component, why it has no value (`problem`), and the value itself."""
 
     path: str

@@ -7,14 +7,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from dsnb.code.library_names import package_of
-from dsnb.dataclass import dataclass
 
 _PLAIN_DEPTH = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Decomposition:
+class Decomposition(msgspec.Struct, frozen=True):
     """What a value consists of: its own content and edges to other values.
 
     Attributes:

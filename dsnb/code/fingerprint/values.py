@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO, IOBase, StringIO
 from typing import Any
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -159,7 +160,7 @@ def decompose_instance(value: Any) -> Decomposition:
     """The decomposition of any other object: its class, and its state as pickle would get it."""
     if f"{_OURS}.pipeline.operation.Operation" in _bases(value):
         return _decompose_operation(value)
-    if dataclasses.is_dataclass(value) and type(value).__module__.partition(".")[0] == _OURS:
+    if type(value).__module__.partition(".")[0] == _OURS and _has_fields(value):
         return Decomposition(
             "object", edges=(("class", type(value)), *_fields(value)), detail=f"a {type_name(type(value))}"
         )
@@ -241,11 +242,17 @@ def _decompose_operation(value: Any) -> Decomposition:
     return Decomposition("operation", encode_parts(len(inputs)), (("class", type(value)), *inputs, *named), detail)
 
 
+def _has_fields(value: Any) -> bool:
+    return isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value)
+
+
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields that take part in equality: the others are derived from them."""
-    for field in dataclasses.fields(value):
-        if field.compare:
-            yield field.name, getattr(value, field.name)
+    if isinstance(value, msgspec.Struct):
+        names = list(value.__struct_fields__)
+    else:
+        names = [field.name for field in dataclasses.fields(value) if field.compare]
+    return ((name, getattr(value, name)) for name in names)
 
 
 VALUE_DECOMPOSERS: dict[type, Decomposer] = {

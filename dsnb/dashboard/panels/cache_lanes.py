@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from dsnb.dashboard.view import WORST_TASK, View, colour_class
-from dsnb.dataclass import dataclass
 from dsnb.monitor.formatting import format_count, format_duration, format_rate, natural_sort_key
 from dsnb.monitor.snapshot import CursorStatus, JobStatus, TaskStatus, TrainerStatus
 
@@ -27,8 +28,7 @@ _NEGLIGIBLE_DRIFT = 0.01
 """The fraction of the window per second below which drift counts as zero: the lag moves in steps of whole frames."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerLane:
+class TrainerLane(msgspec.Struct, frozen=True, kw_only=True):
     """One trainer on the strip.
 
     Attributes:
@@ -80,8 +80,7 @@ class TrainerLane:
         return "left" if self.drift > 0 else "right"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheStrip:
+class CacheStrip(msgspec.Struct, frozen=True, kw_only=True):
     """All lanes and their common scale: from lag 0 (newest, right) to lag `scale` (left)."""
 
     scale: int

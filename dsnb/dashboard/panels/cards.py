@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
-from dsnb.dataclass import dataclass
 from dsnb.monitor.formatting import BAD_WAIT_SHARE, format_count, format_share, plural, wait_level
 from dsnb.monitor.rates import demand_text, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerCard:
+class AnswerCard(msgspec.Struct, frozen=True, kw_only=True):
     """One question and its answer.
 
     Attributes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.tables import empty_message, heading
 from dsnb.dashboard.view import View
-from dsnb.dataclass import dataclass
 from dsnb.monitor.formatting import format_count, format_duration, format_rate, format_share
 from dsnb.monitor.rates import StageRates
 from dsnb.monitor.snapshot import StageStatus
@@ -16,8 +17,7 @@ _NEGLIGIBLE_WORK = 0.001
 """Below this much work per second, recent shares would be noise; then use all work since the job started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageRow:
+class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     """One operation: its share of all work, and whether that share is the largest."""
 
     stage: StageStatus

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from dsnb.dashboard.markup import Html, tag
-from dsnb.dataclass import dataclass
 from dsnb.monitor.formatting import format_duration
 
 _MAX_NAME_CHARS, _NAME_TAIL_CHARS = 12, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(msgspec.Struct, frozen=True, kw_only=True):
     """One column.
 
     Attributes:
@@ -43,8 +43,7 @@ class Column:
         return " ".join(name for name, so in wanted.items() if so)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One cell.
 
     Attributes:
@@ -63,8 +62,7 @@ class Cell:
     title: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row: its cells, and the kind and id under which scripts find it, as in `data-trainer="lr=0.1"`."""
 
     kind: str

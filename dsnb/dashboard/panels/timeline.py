@@ -8,11 +8,12 @@ fixed time that moves in steps: a finished grant is drawn once, and only the can
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from statistics import median
 
+import msgspec
+from msgspec.structs import replace
+
 from dsnb.dashboard.feed import RateSample
-from dsnb.dataclass import dataclass
 from dsnb.monitor.formatting import natural_sort_key
 from dsnb.monitor.snapshot import GrantStatus
 
@@ -34,8 +35,7 @@ _OVERLAP_TOLERANCE_S = 0.02
 _MIN_DELAY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantBar:
+class GrantBar(msgspec.Struct, frozen=True, kw_only=True):
     """One grant, a run of splits, on the axis.
 
     Attributes:
@@ -59,8 +59,7 @@ class GrantBar:
         return f"{grant.iteration}.{grant.provider}.{grant.repetition}.{grant.first}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRow:
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's grants, the oldest first, and the number of lanes needed to draw them without overlap."""
 
     worker: str

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from dsnb.dashboard.feed import RateSample
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.panels.tables import empty_message, heading, name_markup
 from dsnb.dashboard.view import View, colour_class
-from dsnb.dataclass import dataclass
 from dsnb.monitor.formatting import BAD_WAIT_SHARE, format_share, wait_level
 from dsnb.monitor.rates import trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
@@ -28,8 +29,7 @@ _NAMED_OPERATIONS = 2
 _HEIGHT, _COLUMN_WIDTH = 24, 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeShare:
+class TimeShare(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a trainer's time.
 
     Attributes:

@@ -29,8 +29,9 @@ A task of an iteration without clients stays unassigned until a client joins (se
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r

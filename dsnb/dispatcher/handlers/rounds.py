@@ -34,9 +34,7 @@ it again. So a dispatcher that died during a halt asks again, and one that died 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 
-from dsnb.dataclass import dataclass
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import ConsumerState, Context
@@ -44,7 +42,7 @@ from dsnb.dispatcher.handlers import jobs
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.state import Iteration, Job
 from dsnb.monitor.formatting import format_duration, plural
-from dsnb.wire.schedule import RoundSchedule, next_task_round, schedule_of, task_round_of
+from dsnb.wire.schedule import next_task_round, schedule_of, task_round_of
 
 
 def consumer_reported(core: Context, event: e.ConsumerReported) -> None:
@@ -180,23 +178,20 @@ def _announce(core: Context, job: Job, iteration: Iteration, agreed: _Agreement,
         core.instruct(e.Announce(level="warning", text=text))
 
 
-@dataclass(slots=True)
 class _Agreement:
-    """The rounds at which the next schedule begins, computed from the answers of all consumers to a halt."""
+    """The rounds at which the next schedule begins, computed from the answers of all consumers to a halt.
 
-    rounds: Rounds
-    states: Sequence[ConsumerState]
-    last_schedule: RoundSchedule | None = field(init=False)
-    first_round: int = field(init=False)
-    dropped_before: int = field(init=False)
-    """How many rounds had been dropped before this agreement."""
+    Attributes:
+        dropped_before: How many rounds had been dropped before this agreement.
+    """
 
-    def __post_init__(self) -> None:
-        self.last_schedule = self.rounds.schedules[-1] if self.rounds.schedules else None
+    def __init__(self, rounds: Rounds, states: Sequence[ConsumerState]) -> None:
+        self.rounds, self.states = rounds, states
+        self.last_schedule = rounds.schedules[-1] if rounds.schedules else None
         # New consumers may all know less than the last schedule, so its first round is a lower bound.
-        known = [standing.round for standing in self.states]
+        known = [standing.round for standing in states]
         self.first_round = max(*known, self.last_schedule.first_round) if self.last_schedule else 0
-        self.dropped_before = self.rounds.dropped
+        self.dropped_before = rounds.dropped
 
     @property
     def needed_from(self) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.processes import usable_cpus
 
 _TRIAL_NS: Final = 20_000_000
@@ -21,8 +22,7 @@ _MOST_THREADS: Final = 16
 _MIN_SPEEDUP: Final = 1.15
 
 
-@dataclass(slots=True, kw_only=True)
-class SerialTrial:
+class SerialTrial(msgspec.Struct, kw_only=True):
     """The measured cost of calling the function serially.
 
     Attributes:

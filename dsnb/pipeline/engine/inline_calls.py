@@ -13,13 +13,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.errors import CancelledError
 from dsnb.pipeline.engine.threaded_calls import Extend
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InlineResult:
+class InlineResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run of calls.
 
     Attributes:

@@ -11,9 +11,10 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+import msgspec
+
 from dsnb.arguments import anything, checked
 from dsnb.code.tracebacks import clean_for_user
-from dsnb.dataclass import dataclass
 from dsnb.errors import FailedPreconditionError, UnimplementedError, is_element_error
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH, AdaptiveRunLength
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport, closes_slowly, reports
@@ -28,8 +29,7 @@ _MAX_UNREPORTED_NS: Final = 1_000_000
 """The longest time for which a faster loop may leave consumed elements unreported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IteratorPosition:
+class IteratorPosition(msgspec.Struct, frozen=True, kw_only=True):
     """How far an iterator has read.
 
     Attributes:

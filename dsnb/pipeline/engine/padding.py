@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.allocation import Allocator, allocate_leaves
 from dsnb.elements.columns import compatible_dtypes
 from dsnb.elements.structure import Structure, StructureMismatch, columns_of, field_values, rebuild
@@ -20,8 +20,7 @@ Shape = tuple[int | None, ...]
 _LEFT_OUT = "the element was left out; reading goes on with the next"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Padding:
+class Padding(msgspec.Struct, frozen=True, kw_only=True):
     """The shapes to pad leaves to, and the fill values.
 
     Attributes:
@@ -129,8 +128,7 @@ def _no_shape(given: Any) -> InvalidArgumentError:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RaggedArrays:
+class _RaggedArrays(msgspec.Struct, frozen=True, kw_only=True):
     """Arrays of one leaf that must be padded."""
 
     arrays: list[Array]

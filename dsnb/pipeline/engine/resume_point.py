@@ -16,16 +16,15 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import field, replace
 from typing import Any, Final
 
-from dsnb.dataclass import dataclass
+import msgspec
+from msgspec.structs import replace
 
 _MAX_POSITIONS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumePoint:
+class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
     """Where a stage begins.
 
     Attributes:
@@ -42,7 +41,7 @@ class ResumePoint:
     skip: int = 0
     skip_one_by_one: bool = False
     counter: int = 0
-    inputs: tuple[ResumePoint, ...] = field(default=())
+    inputs: tuple[ResumePoint, ...] = ()
     provider: int = -1
     repetition: int = 0
     finished_splits: int = 0

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.errors import CancelledError, is_element_error
 from dsnb.pipeline.engine.resume_point import START, ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
@@ -43,8 +43,7 @@ class ConsumptionListener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageReport:
+class StageReport(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of one stage since it began. They only grow, so that readers compute rates from two reports.
 
     Attributes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.assemble import batch_of, batches_of
 from dsnb.pipeline.engine.batching import BatchStage
 from dsnb.pipeline.engine.stage import Stage
@@ -13,8 +12,7 @@ from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.specs import add_dimension, map_cardinality
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Batch(Operation):
+class Batch(Operation, frozen=True, kw_only=True):
     """Combines `size` elements into one; the last batch may be smaller unless `drop_remainder` is set."""
 
     copies = True

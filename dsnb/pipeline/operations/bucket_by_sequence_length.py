@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dsnb.dataclass import dataclass
+import msgspec
+from msgspec.structs import replace
+
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.function_location import function_name
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buckets:
+class Buckets(msgspec.Struct, frozen=True, kw_only=True):
     """Assigns elements to buckets and makes batches of full buckets.
 
     Attributes:
@@ -99,8 +99,7 @@ class Buckets:
         return rebuild(structure, (tuple(largest if size is None else size for size in shape) for shape in shapes))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BucketBySequenceLength(GroupByWindow):
+class BucketBySequenceLength(GroupByWindow, frozen=True, kw_only=True):
     """Groups elements by length; each window becomes a batch."""
 
     buckets: Buckets

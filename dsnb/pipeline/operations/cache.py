@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import field, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from dsnb.cache.opened_files import FileComparison, FileState, OpenedFiles, file_states
 from dsnb.cache.recordings.backends import PipelineRecordings, warn
@@ -20,7 +22,6 @@ from dsnb.cache.recordings.split_recording import SplitRecording
 from dsnb.cache.recordings.writer import RecordingPlan
 from dsnb.code.fingerprint.fingerprint import Fingerprint, fingerprint
 from dsnb.code.pipeline_classes import PipelineClasses
-from dsnb.dataclass import dataclass
 from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError, UnimplementedError
 from dsnb.pipeline.engine.randomness import FIXED_SEED
@@ -34,8 +35,7 @@ CHUNK_BYTES: Final = 16 << 20
 LEASE_S: Final = 5.0
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Cache(Unchanged):
+class Cache(Unchanged, frozen=True, kw_only=True):
     """Records the elements of its input.
 
     Attributes:
@@ -49,14 +49,14 @@ class Cache(Unchanged):
         classes: The classes for named tuples and dataclasses that are read back.
     """
 
-    where: str | None = field(repr=False)
+    where: str | None
     memory: RecordingMemory
     limit: int | None = None
     expire_s: float | None = None
     content: bool = False
     chunk_bytes: int = CHUNK_BYTES
     lease_s: float = LEASE_S
-    classes: PipelineClasses = field(default_factory=PipelineClasses, repr=False)
+    classes: PipelineClasses = msgspec.field(default_factory=PipelineClasses)
 
     @property
     def name(self) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.selecting import SelectStage
 from dsnb.pipeline.engine.stage import Stage, as_list
@@ -15,8 +14,7 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, B
 from dsnb.pipeline.specs import merge_specs
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ChooseFromDatasets(Operation):
+class ChooseFromDatasets(Operation, frozen=True, kw_only=True):
     """The first input supplies indices; each one selects the next element of one of the other inputs."""
 
     rearranges = True

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.specs import merge_specs, total_cardinality
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Concatenate(Operation):
+class Concatenate(Operation, frozen=True, kw_only=True):
     """All elements of the first input, then all of the next."""
 
     rearranges = True

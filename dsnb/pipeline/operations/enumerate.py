@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Enumerate(Operation):
+class Enumerate(Operation, frozen=True, kw_only=True):
     """Pairs of an int64 number and an element."""
 
     rearranges = True

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.as_bools import as_bools
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
@@ -15,8 +14,7 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, SameSpec
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Filter(SameSpec):
+class Filter(SameSpec, frozen=True, kw_only=True):
     """The elements for which `predicate` is true."""
 
     predicate: Callable[..., Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.inner_datasets import InnerDatasets
 from dsnb.pipeline.engine.resume_point import ResumablePositions, ResumePoint
@@ -13,8 +12,7 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FlatMap(Operation):
+class FlatMap(Operation, frozen=True, kw_only=True):
     """All elements of `function(element)` for one element after another."""
 
     function: Callable[..., Any]

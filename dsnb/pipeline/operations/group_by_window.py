@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction, call_once
 from dsnb.pipeline.engine.function_location import function_name
@@ -21,8 +20,7 @@ from dsnb.pipeline.operations.flat_map import FlatMapStage
 from dsnb.pipeline.sources.elements import dataset_of
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GroupByWindow(Operation):
+class GroupByWindow(Operation, frozen=True, kw_only=True):
     """All elements of `reduce(key, window)`, for windows of up to `window_size(key)` elements with the same key."""
 
     key: Callable[..., Any]

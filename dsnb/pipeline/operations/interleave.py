@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain
 from time import perf_counter_ns
 from typing import Any, Final
 
-from dsnb.dataclass import dataclass
+from msgspec.structs import replace
+
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.inner_datasets import InnerDatasets
 from dsnb.pipeline.engine.look_ahead import LookAhead
@@ -21,8 +21,7 @@ DEFAULT_CYCLE: Final = 8
 """The default of `cycle_length`: the same on every machine, so that the order is the same too."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Interleave(Operation):
+class Interleave(Operation, frozen=True, kw_only=True):
     """Blocks of `block` elements from `cycle` datasets at a time; threads read `calls` of them ahead.
 
     If `deterministic` is None, the options of the whole pipeline decide.

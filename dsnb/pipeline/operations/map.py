@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from dsnb.dataclass import dataclass
+from msgspec.structs import replace
+
 from dsnb.elements.allocation import Allocator
 from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
@@ -20,8 +20,7 @@ from dsnb.pipeline.validate import AUTOTUNE
 from dsnb.processes import usable_cpus
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Map(Operation):
+class Map(Operation, frozen=True, kw_only=True):
     """Calls `function` for each element, on `calls` threads; None for the reading thread.
 
     If `deterministic` is None, the options of the whole pipeline decide.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import partial
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
@@ -17,11 +15,10 @@ from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.operations.batch import Batch
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PaddedBatch(Batch):
+class PaddedBatch(Batch, frozen=True, kw_only=True):
     """Like `Batch`, with leaves padded to one size."""
 
-    padding: Padding = field(default=Padding())
+    padding: Padding = Padding()
 
     @property
     def name(self) -> str:

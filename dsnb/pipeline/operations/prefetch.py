@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport
@@ -12,8 +11,7 @@ from dsnb.pipeline.operation import BuildContext, Operation, Unchanged
 from dsnb.pipeline.validate import AUTOTUNE
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Prefetch(Unchanged):
+class Prefetch(Unchanged, frozen=True, kw_only=True):
     """Reads up to `size` elements ahead; `AUTOTUNE` finds the number by itself."""
 
     passes_through = True

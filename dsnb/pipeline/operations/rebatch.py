@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.columns import compatible_dtypes
 from dsnb.elements.structure import Structure, flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
@@ -24,8 +23,7 @@ from dsnb.pipeline.specs import add_dimension, drop_dimension
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Rebatch(Operation):
+class Rebatch(Operation, frozen=True, kw_only=True):
     """The rows of the input's batches, in batches of `sizes` by turns."""
 
     sizes: tuple[int, ...]

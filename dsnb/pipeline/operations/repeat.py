@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
-from dsnb.dataclass import dataclass
+from msgspec.structs import replace
+
 from dsnb.errors import is_element_error
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.source_positions import no_position_error
@@ -19,8 +19,7 @@ _MAX_ITERATION_STARTS: Final = 4096
 """Maximum number of iteration starts to remember; beyond that, every second one is dropped."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Repeat(SameSpec):
+class Repeat(SameSpec, frozen=True, kw_only=True):
     """The input `count` times; None means forever."""
 
     count: int | None = None

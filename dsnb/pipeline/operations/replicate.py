@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Unchanged
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Replicate(Unchanged):
+class Replicate(Unchanged, frozen=True, kw_only=True):
     """The input unchanged. An operation wraps those of its inputs whose splits must not be divided among tasks.
 
     Example:

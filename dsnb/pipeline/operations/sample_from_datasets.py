@@ -8,7 +8,6 @@ from functools import reduce
 from itertools import accumulate
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.selecting import SelectStage
 from dsnb.pipeline.engine.stage import Stage
@@ -16,8 +15,7 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, B
 from dsnb.pipeline.specs import merge_specs, total_cardinality
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SampleFromDatasets(Operation):
+class SampleFromDatasets(Operation, frozen=True, kw_only=True):
     """The next element of input k with probability `weights[k]`; all weights are positive."""
 
     rearranges = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.copying import IMMUTABLE, copy_element
 from dsnb.elements.structure import LEAF, Structure, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
@@ -16,8 +15,7 @@ from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Scan(Operation):
+class Scan(Operation, frozen=True, kw_only=True):
     """The second part of `function(state, element)`; the first part is the next state."""
 
     structure: Structure

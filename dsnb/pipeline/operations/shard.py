@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsnb.dataclass import dataclass
 from dsnb.errors import CancelledError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -15,8 +14,7 @@ SHARD_HINT: Final = -1
 """For `Dataset.shard`: the workers of a job in the mode `ShardingPolicy.HINT` replace it by their number and index."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Shard(SameSpec):
+class Shard(SameSpec, frozen=True, kw_only=True):
     """The elements at `index`, `index + count`, and so on; a `count` of `SHARD_HINT` must be replaced first."""
 
     passes_through = True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
 
-from dsnb.dataclass import dataclass
+from msgspec.structs import replace
+
 from dsnb.elements.copying import copy_run, copy_run_length, nbytes_of
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.run_length import AdaptiveRunLength
@@ -15,8 +15,7 @@ from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec, walk
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Shuffle(SameSpec):
+class Shuffle(SameSpec, frozen=True, kw_only=True):
     """Elements in random order, within a buffer of `size` elements."""
 
     rearranges = True

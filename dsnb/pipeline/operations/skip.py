@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, SameSpec
 from dsnb.pipeline.specs import map_cardinality
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Skip(SameSpec):
+class Skip(SameSpec, frozen=True, kw_only=True):
     """The elements after the first `count`; none if `count` is negative."""
 
     passes_through = True

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameSpec
 from dsnb.pipeline.specs import map_cardinality
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Take(SameSpec):
+class Take(SameSpec, frozen=True, kw_only=True):
     """At most `count` elements; all of them if `count` is negative."""
 
     passes_through = True

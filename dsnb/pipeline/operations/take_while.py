@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.pipeline.engine.as_bools import as_bools
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
@@ -13,8 +12,7 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TakeWhile(SameSpec):
+class TakeWhile(SameSpec, frozen=True, kw_only=True):
     """The elements before the first for which `predicate` is false."""
 
     predicate: Callable[..., Any]

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.structure import elements_of, flatten, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.resume_point import ResumablePositions
@@ -16,8 +15,7 @@ from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, Operation
 from dsnb.pipeline.specs import drop_dimension
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Unbatch(Operation):
+class Unbatch(Operation, frozen=True, kw_only=True):
     """The rows of each element, along the first dimension of its leaves."""
 
     @property

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.data_classes import field_names
 from dsnb.elements.structure import field_values
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction
@@ -19,8 +18,7 @@ _SHORT = 64
 """Keys up to this size in bytes are stored as they are; longer ones are stored as a digest."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Unique(SameSpec):
+class Unique(SameSpec, frozen=True, kw_only=True):
     """The elements that did not occur before."""
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.structure import Structure, StructureMismatch, columns_of, rebuild, structure_of
 from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
@@ -15,8 +14,7 @@ from dsnb.pipeline.sources.elements import dataset_of
 from dsnb.pipeline.specs import map_cardinality
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Window(Operation):
+class Window(Operation, frozen=True, kw_only=True):
     """A dataset of `size` elements, each `stride` after the one before, for every `shift` elements of the input."""
 
     size: int

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
+from msgspec.structs import replace
+
 from dsnb.arguments import anything, boolean, checked, instance, optional
-from dsnb.dataclass import dataclass
 from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
@@ -63,8 +64,7 @@ class Options:
         return Options(**{name: getattr(self, name) if value is None else value for name, value in chosen.items()})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class WithOptions(Unchanged):
+class WithOptions(Unchanged, frozen=True, kw_only=True):
     """The input unchanged; the settings are read from the tree before anything is built."""
 
     passes_through = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.structure import Structure, elements_of, rebuild
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
@@ -13,8 +12,7 @@ from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.specs import shortest_cardinality
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Zip(Operation):
+class Zip(Operation, frozen=True, kw_only=True):
     """Elements of the inputs, nested like `structure`; as many as the shortest input has."""
 
     rearranges = True

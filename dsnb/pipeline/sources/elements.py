@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.copying import copy_run, copy_run_length, nbytes_of
 from dsnb.elements.spec import spec_of
 from dsnb.errors import InvalidArgumentError
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Elements(Operation):
+class Elements(Operation, frozen=True, kw_only=True):
     """Elements in memory that dsnb owns."""
 
     run: tuple[Any, ...]

@@ -13,7 +13,6 @@ import numpy as np
 
 from dsnb.arguments import each, path, short_repr
 from dsnb.cache import opened_files
-from dsnb.dataclass import dataclass
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.pipeline.engine.randomness import FIXED_SEED, generator
@@ -60,8 +59,7 @@ def paths(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ListFiles(FileSource):
+class ListFiles(FileSource, frozen=True, kw_only=True):
     """Sorted paths; if `shuffle` is set, each iteration reads them in a new random order."""
 
     shuffle: bool = True

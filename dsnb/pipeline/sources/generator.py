@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.spec import BYTES, STR, TensorSpec, leaf_spec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
@@ -25,8 +24,7 @@ from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Generator(Operation):
+class Generator(Operation, frozen=True, kw_only=True):
     """The elements that `function(*arguments)` yields; called anew for each iteration."""
 
     function: Callable[..., Any]

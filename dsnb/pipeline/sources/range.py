@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Range(Operation):
+class Range(Operation, frozen=True, kw_only=True):
     """`start`, `start + step`, and so on, up to but not including `stop`."""
 
     start: int = 0

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.copying import copy_rows, copy_run_length
 from dsnb.elements.structure import Structure, elements_of, rebuild
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -15,8 +14,7 @@ from dsnb.pipeline.sources.arrays import Column, read_only, row_spec
 from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Slices(Operation):
+class Slices(Operation, frozen=True, kw_only=True):
     """Rows of columns of equal length, nested like the structure."""
 
     structure: Structure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.copying import copy_element
 from dsnb.elements.spec import leaf_spec
 from dsnb.elements.structure import Structure, rebuild
@@ -13,8 +12,7 @@ from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Tensors(Operation):
+class Tensors(Operation, frozen=True, kw_only=True):
     """One element, stored as structure and leaves."""
 
     structure: Structure

@@ -6,7 +6,6 @@ import zlib
 from itertools import islice
 from typing import IO, Any, cast
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import DataLossError
 from dsnb.pipeline.engine.calls import UserFunction
@@ -16,8 +15,7 @@ from dsnb.pipeline.sources.compressed import BUFFER_BYTES, open_file
 from dsnb.pipeline.splits import FileSource, SourceStage
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TextLines(FileSource):
+class TextLines(FileSource, frozen=True, kw_only=True):
     """The lines of one file after another. If `compression` is None, each file's suffix decides."""
 
     compression: str | None = None

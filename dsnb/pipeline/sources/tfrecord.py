@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.spec import BYTES, TensorSpec
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
@@ -13,8 +12,7 @@ from dsnb.pipeline.splits import FileSource, SourceStage
 from dsnb.pipeline.tfrecord.reader import RecordReader
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TFRecords(FileSource):
+class TFRecords(FileSource, frozen=True, kw_only=True):
     """The records of one file after another. If `compression` is None, each file's suffix decides."""
 
     compression: str | None = None

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from dsnb.dataclass import dataclass
 from dsnb.elements.columns import Column, Layout
 from dsnb.elements.frame import Frame
 from dsnb.transfer.headers import encode_slice
@@ -30,8 +30,7 @@ from dsnb.transfer.shared_memory.free_list import FreeList, round_up_to_pages
 from dsnb.transfer.shared_memory.memory import ByteArray, SharedMemory, address
 
 
-@dataclass(slots=True, eq=False)
-class Slab:
+class Slab(msgspec.Struct, eq=False):
     """The part of the memory that holds one frame.
 
     Attributes:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dsnb.dataclass import dataclass
+import msgspec
+
 from dsnb.elements.columns import bytes_of, join_bytes
 from dsnb.transfer.headers import encode_slice
 from dsnb.transfer.protocol import FrameSlice, LinkStats, OpenRequest, ReadHandle, Sink
@@ -38,16 +39,14 @@ _MAX_BUFFERS = 512
 """Most buffers in one `sendmsg` call; the system accepts 1,024."""
 
 
-@dataclass(slots=True)
-class _HeldSlab:
+class _HeldSlab(msgspec.Struct):
     """A slab that a reader holds; `count` is the number of unreleased notices."""
 
     slab: Slab
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A message from a reader."""
 
     header: MessageHeader

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,11 +95,10 @@ def test_closing_in_the_middle_closes_the_pass_at_hand() -> None:
     assert len(closed) == 2
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Sparse(Operation):
+class Sparse(Operation, frozen=True, kw_only=True):
     """A source like a service: some passes are empty."""
 
-    passes: list[int] = field(default_factory=list)
+    passes: list[int] = msgspec.field(default_factory=list)
 
     def build(self, context: BuildContext) -> Stage:
         if not self.passes:

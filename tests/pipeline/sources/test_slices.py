@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pickle
 from collections import namedtuple
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import InvalidArgumentError

@@ -48,7 +48,7 @@ def test_what_a_reader_says_when_it_opens_arrives() -> None:
             "consumed": 3}  # fmt: skip
     with door() as there, reading(there, **told):
         there.worker.sink()
-        assert there.worker.openings == [OpenRequest(**told)]
+        assert [opening.to_message() for opening in there.worker.openings] == [OpenRequest(**told).to_message()]
         assert there.worker.openings[0].link_stats.transfer == "shared_memory"
 
 
