@@ -33,7 +33,8 @@ from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.host import LatencyProbe, rss_bytes
-from dsnb.worker.pipeline_loader import ATTEMPT_S, DefinitionCache, RetryPolicy, stage_builder
+from dsnb.worker.pipeline_loader import DefinitionCache, stage_builder
+from dsnb.worker.retry_policy import ATTEMPT_S, RetryPolicy
 from dsnb.worker.spill import Spill, SpillLimit
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task, keeps_frames

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dsnb.errors import CancelledError, DeadlineExceededError, NotFoundError, UnavailableError, is_element_error
-from dsnb.worker.pipeline_loader import RetryPolicy
+from dsnb.worker.retry_policy import RetryPolicy
 
 
 def answering(answers: Sequence[object]) -> Callable[[], object]:

@@ -1,0 +1,73 @@
+"""Repeats a task's calls while the dispatcher is unreachable, until it is started again.
+
+If the dispatcher does not know the task, the task was cancelled, finished, or moved to another worker. Production then
+ends without an error on this worker; clients get the task's state from the dispatcher.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from dsnb.errors import CancelledError, DeadlineExceededError, NotFoundError, UnavailableError, mark_out_of_band
+
+T = TypeVar("T")
+
+ATTEMPT_S = 2.0
+"""Timeout of one attempt, which bounds how long a task that is stopped keeps its thread waiting for an answer."""
+
+_PAUSE_S = 0.05
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Repeats a call while the dispatcher does not answer.
+
+    Args:
+        seconds: How long the connection may be broken before the call fails.
+        given_up: Returns whether the answer is no longer needed.
+        connected: Returns whether the control stream is connected. The answer is then only late, and the deadline does
+            not run: a notebook cell may hold the GIL of the dispatcher's process for a minute. If the dispatcher is
+            gone or stopped for good, the connection breaks.
+
+    Example:
+        >>> retry = RetryPolicy(seconds=60.0, given_up=lambda: task.stopped, connected=lambda: session.connected)
+        >>> retry(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S))
+    """
+
+    seconds: float
+    given_up: Callable[[], bool]
+    connected: Callable[[], bool]
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """Make the call, repeatedly if necessary, and return its answer.
+
+        Args:
+            call: The call; raises UnavailableError if the dispatcher does not answer.
+
+        Raises:
+            DeadlineExceededError: the dispatcher was unreachable for `seconds`.
+            CancelledError: the task was stopped, or the dispatcher does not know it.
+        """
+        deadline = time.monotonic() + self.seconds
+        while True:
+            try:
+                return call()
+            except NotFoundError as error:
+                raise mark_out_of_band(CancelledError(error.what)) from error
+            except UnavailableError as error:
+                if self.given_up():
+                    raise mark_out_of_band(CancelledError("the task was stopped")) from error
+                if self.connected():
+                    deadline = time.monotonic() + self.seconds
+                if time.monotonic() > deadline:
+                    raise mark_out_of_band(
+                        DeadlineExceededError(
+                            f"{error.what} for {self.seconds:g} seconds",
+                            did="what was asked is asked again when this task is read on",
+                            hint="start the dispatcher again where it was (its work_dir and port), or stop reading",
+                        )
+                    ) from error
+                time.sleep(_PAUSE_S)
