@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +68,17 @@ def test_each_suppression_has_a_code() -> None:
         if bare.search(line)
     ]
     assert found == []
+
+
+def test_each_module_that_calls_itself_pure_is_under_the_contract() -> None:
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (contract,) = [c for c in configuration["tool"]["importlinter"]["contracts"] if c["id"] == "pure"]
+    named = {module.replace(".", "/") for module in contract["source_modules"]}
+    claims = re.compile(r"\bPure\b|\b[Aa] pure core\b")
+    unchecked = [
+        name(path)
+        for path in sources("dsnb")
+        if claims.search(ast.get_docstring(ast.parse(path.read_text())) or "")
+        and not any(name(path).removesuffix(".py") == one or name(path).startswith(f"{one}/") for one in named)
+    ]
+    assert unchecked == []

@@ -1,4 +1,4 @@
-"""A self-contained HTML page about a run: verdicts, throughput, trainers, splits, workers, events. Pure.
+"""A self-contained HTML page about a run: verdicts, throughput, trainers, splits, workers, events.
 
 The page loads nothing from the network: charts are inline SVG, and colours follow the browser's light or dark setting.
 """

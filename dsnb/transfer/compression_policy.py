@@ -1,11 +1,11 @@
-"""Decides whether and how a reader's frames are compressed with `compression="AUTO"`. Pure, except for `probe`.
+"""Decides whether and how a reader's frames are compressed with `compression="AUTO"`. A pure core.
 
-Theory of operation. A codec is measured on a sample of a frame: its ratio r, and the rates c and d at which it
-compresses and decompresses. The network link is measured by the stream: bytes sent over the time until gRPC accepted
-them, the rate L. Without compression data arrive at the rate L. With compression the rate is min(c, L*r, d) if client
-and worker run on two machines that work in parallel, and 1/(1/c + 1/(L*r) + 1/d) if one host does both on the same
-cores. A codec is chosen if its rate is at least `_MIN_GAIN` times L, and dropped if going without is better by the same
-factor, so that noise does not make the decision flip.
+Theory of operation. A codec is measured on a sample of a frame (`codec_probe`): its ratio r, and the rates c and d at
+which it compresses and decompresses. The network link is measured by the stream: bytes sent over the time until gRPC
+accepted them, the rate L. Without compression data arrive at the rate L. With compression the rate is min(c, L*r, d) if
+client and worker run on two machines that work in parallel, and 1/(1/c + 1/(L*r) + 1/d) if one host does both on the
+same cores. A codec is chosen if its rate is at least `_MIN_GAIN` times L, and dropped if going without is better by the
+same factor, so that noise does not make the decision flip.
 
 Until enough bytes were sent to know the link, frames are not compressed. Then the next few frames are sampled, and
 afterwards one in `_SAMPLE_EVERY`, because data and links change. Small frames are never compressed: their messages cost
@@ -14,22 +14,18 @@ more than their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from time import thread_time_ns
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
-from dsnb.elements.columns import bytes_of
-from dsnb.elements.compression import AUTO, CODECS, NONE, Codec, load_codec
+from dsnb.elements.compression import AUTO, CODECS, NONE
 
 MIN_BYTES: Final = 4096
 """Frames with fewer bytes than this are not compressed: it would gain nothing."""
 _MIN_GAIN: Final = 1.2
 _INITIAL_SAMPLES: Final = 3
 _SAMPLE_EVERY: Final = 256
-_SAMPLE_PARTS: Final = 4
-_SAMPLE_PART_BYTES: Final = 16 << 10  # with smaller parts the overhead of the call would dominate
 _MIN_LINK_BYTES: Final = 2 << 20
 _DECAY_BYTES: Final = 64 << 20
 _MIN_BULK_BYTES: Final = 64 << 10
@@ -133,49 +129,3 @@ class CompressionPolicy:
             f"{best.compress_rate / 1e9:.2g} GB/s, the link carries {link / 1e9:.2g} GB/s: "
             f"{gains[best.codec]:.2g} times as fast as without"
         )
-
-
-def probe(names: Sequence[str], buffers: Sequence[Any], total: int) -> list[Sample]:
-    """Measure each codec on four parts spread over a frame; takes some tens of microseconds."""
-    data = sample_bytes(buffers, total)
-    return [_measure(load_codec(name), data) for name in names]
-
-
-def sample_bytes(buffers: Sequence[Any], total: int) -> bytes:
-    """Four parts of a frame's body, spread evenly, at most 64 KB in all."""
-    starts = [part * max(0, total - _SAMPLE_PART_BYTES) // (_SAMPLE_PARTS - 1) for part in range(_SAMPLE_PARTS)]
-    taken: list[bytes] = []
-    at = 0
-    for buffer in buffers:
-        view = bytes_of(buffer)
-        while starts and starts[0] < at + len(view):
-            begin = starts.pop(0) - at
-            taken.append(bytes(view[begin : begin + _SAMPLE_PART_BYTES]))
-        at += len(view)
-    return b"".join(taken)
-
-
-def _measure(one: Codec, data: bytes) -> Sample:
-    packed, compress_ns = _time(lambda: one.compress(data))
-    _, decompress_ns = _time(lambda: one.decompress(packed, len(data)))
-    return Sample(
-        codec=one.name,
-        ratio=len(data) / max(1, len(packed)),
-        compress_rate=len(data) * 1e9 / compress_ns,
-        decompress_rate=len(data) * 1e9 / decompress_ns,
-    )
-
-
-def _time(work: Callable[[], bytes]) -> tuple[bytes, int]:
-    """Run `work` three times; return its result and the best time in ns, as the first runs pay for cold or new memory.
-
-    Measures the thread's CPU time: a codec releases the GIL, and waiting to get it back must not count.
-    """
-    times = []
-    result = b""
-    for _ in range(3):
-        result = b""  # freed first, so that the next run reuses its memory
-        began = thread_time_ns()
-        result = work()
-        times.append(thread_time_ns() - began)
-    return result, max(1, min(times))

@@ -22,7 +22,8 @@ from dsnb.elements.compression import CODECS, Codec, load_codec
 from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.system_limits import limit_error
-from dsnb.transfer.compression_policy import MIN_BYTES, CompressionPolicy, probe
+from dsnb.transfer.codec_probe import probe
+from dsnb.transfer.compression_policy import MIN_BYTES, CompressionPolicy
 from dsnb.transfer.headers import ByteArray, check_header, damaged_message_error, frame_slice_of, header_of
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.proto import frame_pb2

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsnb.transfer.compression_policy import CompressionPolicy, Sample, probe, sample_bytes
+from dsnb.transfer.codec_probe import probe, sample_bytes
+from dsnb.transfer.compression_policy import CompressionPolicy, Sample
 
 MB = 1 << 20
 ONE_GBIT = 0.12e9
