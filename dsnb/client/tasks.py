@@ -245,9 +245,14 @@ class TaskTable:
         self._inbox.set_task_reads(list(self._task_reads.values()))
 
     def _may_read(self, task: TaskInfo) -> bool:
-        """Whether this reader reads the task's worker. An unassigned task may return to a local worker."""
-        waits = task.unassigned and task.task_id in self._task_reads
-        return not self._options.local or waits or local.find(task.worker_uid) is not None
+        """Whether this reader reads the task's worker.
+
+        With `target_workers="LOCAL"`, a task that it reads may return to a local worker: it stays until it is assigned to
+        another process. An update that still names a worker which has stopped is older than that.
+        """
+        known = self._task_reads.get(task.task_id)
+        stays = known is not None and (task.unassigned or task.worker_uid == known.info.worker_uid)
+        return not self._options.local or stays or local.find(task.worker_uid) is not None
 
     def _announce_loss(self, loss: Loss) -> None:
         if loss.elements > 0:

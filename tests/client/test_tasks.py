@@ -314,6 +314,24 @@ def test_a_reader_that_is_refused_asks_again_when_its_user_does(workers: list[Wo
     assert client.read(50) == list(range(50))
 
 
+def test_a_local_reader_keeps_what_it_read_of_a_stopped_worker_until_another_one_takes_over(
+    workers: list[Worker],
+) -> None:
+    client = Client(target_workers="LOCAL")
+    before = workers[0].info()
+    client.tasks.set_tasks((before,))
+    client.read(7)
+    workers[0].stop()
+    client.tasks.set_tasks((before,))  # the dispatcher wrote this before it noticed
+    halted = replace(before, incarnation=2, unassigned=True)
+    client.tasks.set_tasks((halted,))
+    taken_over = replace(halted, unassigned=False, worker="w1", worker_uid="w1")
+    client.tasks.set_tasks((taken_over,))
+    (holding,) = client.tasks.consumed_holdings()
+    assert (holding.received, holding.consumed) == (len(client.got), (IndexRange(first=0, end=len(client.got)),))
+    client.tasks.close()
+
+
 def test_the_local_transfer_is_refused_where_the_worker_lives_elsewhere(client: Client) -> None:
     client = Client(protocol="local")
     client.tasks.set_tasks((TaskInfo(task_id="t", worker="far", worker_uid="elsewhere", address="127.0.0.1:1"),))
