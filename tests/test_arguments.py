@@ -261,6 +261,7 @@ def test_an_error_of_the_state_loses_our_frames_as_well() -> None:
 PUBLIC = public_callables()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLIC)
 def test_each_argument_of_a_public_function_has_a_rule(name: str) -> None:
     rules = rules_of(PUBLIC[name])
@@ -268,6 +269,7 @@ def test_each_argument_of_a_public_function_has_a_rule(name: str) -> None:
     assert [parameter for parameter, rule in rules.items() if rule is None and parameter not in {"self", "cls"}] == []
 
 
+@pytest.mark.slow
 def test_no_rule_is_for_an_argument_that_there_is_not() -> None:
     wrong = []
     for file in Path(inspect.getfile(dsnb)).parent.rglob("*.py"):

@@ -146,6 +146,7 @@ def test_import_dsnb_loads_no_library_and_starts_no_thread() -> None:
     assert not found & {"panel", "bokeh", "numpy", "grpc", "google", "cloudpickle", "IPython", "ipywidgets"}
 
 
+@pytest.mark.slow
 def test_importing_every_name_starts_no_thread_and_loads_neither_panel_nor_bokeh() -> None:
     found = after("from dsnb import *")
     assert "threads=1" in found

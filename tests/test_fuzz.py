@@ -39,6 +39,7 @@ def flaws(world: FuzzEnvironment, seed: int, count: int, commands: int) -> list[
     return found
 
 
+@pytest.mark.slow
 def test_3000_calls_are_refused_by_name_or_work(world: FuzzEnvironment) -> None:
     assert flaws(world, SEED, CALLS, COMMANDS) == [], f"seed {SEED}"
 

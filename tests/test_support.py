@@ -68,6 +68,7 @@ def leaky_connection_file() -> Iterator[None]:
     path.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "leak,told",
     [

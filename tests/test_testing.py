@@ -61,6 +61,7 @@ def test_what_has_no_position_is_refused_by_name() -> None:
         assert_resumable(dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["parallel_epochs", "distributed_epoch", dsnb.ShardingPolicy.DATA])
 def test_a_pipeline_is_checked_through_a_service(cluster: Cluster, mode: Any) -> None:
     assert_resumable(dsnb.Dataset.range(9).shuffle(4), service=cluster.service, processing_mode=mode)

@@ -43,6 +43,7 @@ def measured() -> WorkloadResult:
     return measure(replace(workload, contenders=entries), plan())
 
 
+@pytest.mark.slow
 def test_a_workload_is_measured_with_who_is_there_and_tells_why_others_are_not(measured: WorkloadResult) -> None:
     assert list(measured.samples) == [GRPC]
     assert [set(one) for one in measured.samples[GRPC]] == [{"per_s", "gb_per_s", "cpu_s_per_gb"}] * 2
@@ -63,6 +64,7 @@ def test_results_survive_in_their_file_and_fill_the_page(measured: WorkloadResul
     assert other.endswith("| 1.0x |  | not measured |"), "what nobody was asked for is called so"
 
 
+@pytest.mark.slow
 def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() -> None:
     late = Contender(Path(sys.executable), "benchmarks.peers.limits", Task(kind="whole", shape=(1 << 20,)), 0.05)
     try:
@@ -82,6 +84,7 @@ def test_a_contender_that_fails_or_hangs_is_noted_and_nothing_of_it_is_left() ->
         broken.close()
 
 
+@pytest.mark.slow
 def test_who_computes_while_it_waits_is_there_for_its_own_turns_only() -> None:
     """Else it would take the processor from the others, and their figures would tell of it."""
 

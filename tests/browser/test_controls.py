@@ -37,6 +37,7 @@ def press(tab: Tab, do: str, *, grave: bool = False, **names: str) -> None:
     assert "confirmed by the service" in tab.text(f".notice.done[data-verb='{do}']")
 
 
+@pytest.mark.slow
 def test_a_trainer_is_sent_away_and_the_page_says_who_confirmed_it(
     tab: Tab, service: dsnb.DataService, training: Training, served: Any
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_trainer_is_sent_away_and_the_page_says_who_confirmed_it(
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_a_job_is_paused_resumed_and_cancelled(
     tab: Tab, service: dsnb.DataService, training: Training, served: Any, artefacts: Path
 ) -> None:
@@ -69,6 +71,7 @@ def test_a_job_is_paused_resumed_and_cancelled(
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_workers_are_added_drained_and_removed(
     tab: Tab, service: dsnb.DataService, served: Any, artefacts: Path
 ) -> None:
@@ -95,6 +98,7 @@ def state_of(snapshot: Snapshot, name: str) -> str:
     return job.state if job else "gone"
 
 
+@pytest.mark.slow
 def test_a_page_without_the_key_shows_nothing(tab: Tab, service: dsnb.DataService, served: Any) -> None:
     tab.page.goto(served.url.partition("?")[0])
     assert "key" in tab.text("[data-card='refused']")

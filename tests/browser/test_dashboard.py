@@ -33,6 +33,7 @@ def the_job(service: dsnb.DataService, name: str = "train") -> JobStatus:
     return job
 
 
+@pytest.mark.slow
 def test_a_trainer_that_loses_data_is_named(
     tab: Tab, service: dsnb.DataService, training: Training, served: Any, artefacts: Path
 ) -> None:
@@ -46,6 +47,7 @@ def test_a_trainer_that_loses_data_is_named(
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_picks_change_what_is_shown(
     tab: Tab, service: dsnb.DataService, training: Training, served: Any, artefacts: Path
 ) -> None:
@@ -66,6 +68,7 @@ def test_picks_change_what_is_shown(
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_three_tabs_share_one_feed(
     tab: Tab, chromium: BrowserContext, service: dsnb.DataService, training: Training, artefacts: Path
 ) -> None:
@@ -97,6 +100,7 @@ def test_three_tabs_share_one_feed(
         server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_overflows_from_phone_to_wall(
     tab: Tab, service: dsnb.DataService, training: Training, served: Any, artefacts: Path, theme: str
@@ -144,6 +148,7 @@ def too_wide(tab: Tab) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_theme_can_be_changed_and_is_kept(tab: Tab, service: dsnb.DataService, served: Any) -> None:
     tab.open(served.url)
     before = tab.page.evaluate("document.documentElement.dataset.theme")
@@ -164,6 +169,7 @@ def test_the_services_own_dashboard_ends_with_it(tab: Tab) -> None:
         tab.page.goto("about:blank")
 
 
+@pytest.mark.slow
 def test_from_another_host_only_the_key_shows_anything(tab: Tab, service: dsnb.DataService, served: Any) -> None:
     elsewhere = served.url.replace("127.0.0.1", "hub.example")
     tab.page.goto(elsewhere.partition("?")[0])

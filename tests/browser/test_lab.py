@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.browser.conftest import Tab
 from tests.support.jupyter import BASE, running_lab, write_notebook
 from tests.support.waiting import wait_for
@@ -39,6 +41,7 @@ end.set(); trainer.join(); svc.stop(); print("all is over")
 """
 
 
+@pytest.mark.slow
 def test_a_running_cell_freezes_neither_the_dashboard_nor_the_card(tab: Tab, tmp_path: Path, artefacts: Path) -> None:
     write_notebook(tmp_path / "busy.ipynb", TRAIN, "svc.dashboard(height=420)", BUSY, STOP)
     with running_lab(tmp_path) as address:

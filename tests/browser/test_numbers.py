@@ -127,6 +127,7 @@ def differences(tab: Tab, service: dsnb.DataService) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_while_they_move_all_counters_lie_between_the_status_before_and_after(
     page: Tab, service: dsnb.DataService, training: Training, artefacts: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_while_they_move_all_counters_lie_between_the_status_before_and_after(
     page.page.screenshot(path=artefacts / "moving.png", full_page=True)
 
 
+@pytest.mark.slow
 def test_at_rest_every_number_on_the_page_is_the_status(
     page: Tab, service: dsnb.DataService, training: Training, artefacts: Path
 ) -> None:

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 import dsnb
 from tests.browser.conftest import Tab, Training
 from tests.support.jupyter import address_at, lab_process, running_lab
@@ -17,6 +19,7 @@ from tests.support.waiting import wait_for
 LOST = "!document.getElementById('lost').hidden"
 
 
+@pytest.mark.slow
 def test_jupyter_serves_the_dashboard_with_its_websocket_and_controls(
     tab: Tab, tmp_path: Path, artefacts: Path
 ) -> None:
@@ -39,6 +42,7 @@ def test_jupyter_serves_the_dashboard_with_its_websocket_and_controls(
         elements.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_page_behind_jupyter_comes_back_whatever_is_done_to_the_servers_between(
     tab: Tab, tmp_path: Path, artefacts: Path
 ) -> None:

@@ -7,6 +7,8 @@ import socket
 import sys
 from pathlib import Path
 
+import pytest
+
 import dsnb
 from tests.browser.conftest import Tab, Training, read_some
 from tests.support.cluster import Cluster
@@ -21,6 +23,7 @@ input()
 """
 
 
+@pytest.mark.slow
 def test_a_killed_service_is_stale_and_a_returned_one_resumes(tab: Tab, artefacts: Path) -> None:
     from dsnb.dashboard.server import start_in_thread
     from dsnb.dashboard.source import snapshot_stream
@@ -49,6 +52,7 @@ def test_a_killed_service_is_stale_and_a_returned_one_resumes(tab: Tab, artefact
         server.stop()
 
 
+@pytest.mark.slow
 def test_a_restarted_dispatcher_is_found_again_and_the_job_goes_on(tab: Tab, tmp_path: Path, artefacts: Path) -> None:
     from dsnb.dashboard.server import start_in_thread
     from dsnb.dashboard.source import snapshot_stream
@@ -75,6 +79,7 @@ def test_a_restarted_dispatcher_is_found_again_and_the_job_goes_on(tab: Tab, tmp
             server.stop()
 
 
+@pytest.mark.slow
 def test_a_page_without_its_server_says_so_and_comes_back(tab: Tab, service: dsnb.DataService) -> None:
     from dsnb.dashboard.server import start_in_thread
     from dsnb.dashboard.source import snapshot_stream
@@ -94,6 +99,7 @@ def test_a_page_without_its_server_says_so_and_comes_back(tab: Tab, service: dsn
         server.stop()
 
 
+@pytest.mark.slow
 def test_panel_serves_the_folder_of_a_checkout(tab: Tab, service: dsnb.DataService) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

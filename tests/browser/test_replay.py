@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 import dsnb
 from dsnb.monitor.run_file import RunReader
 from tests.browser.conftest import Tab, Training, read_some
@@ -12,6 +14,7 @@ from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 
 
+@pytest.mark.slow
 def test_a_recorded_run_is_played_and_wound_back(
     tab: Tab, service: dsnb.DataService, training: Training, tmp_path: Path, artefacts: Path
 ) -> None:
@@ -42,6 +45,7 @@ def test_a_recorded_run_is_played_and_wound_back(
             server.stop()
 
 
+@pytest.mark.slow
 def test_the_command_plays_a_file_and_refuses_what_is_none(tab: Tab, service: dsnb.DataService, tmp_path: Path) -> None:
     kept = service.record(tmp_path / "run.db", every=0.2)
     wait_for(lambda: len(times(tmp_path / "run.db")) > 2, what="some snapshots in the file")

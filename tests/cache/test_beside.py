@@ -54,6 +54,7 @@ def calls(tmp_path: Path) -> int:
     return os.path.getsize(tmp_path / "calls")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", PLACES, indirect=True)
 def test_a_slow_writer_holds_nobody_up(tmp_path: Path, start: Start) -> None:
     writer = start("slow", stdin=True)
@@ -69,6 +70,7 @@ def test_a_slow_writer_holds_nobody_up(tmp_path: Path, start: Start) -> None:
     assert calls(tmp_path) == LENGTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["memory", *PLACES], indirect=True)
 def test_a_fork_of_a_writer_does_not_wait_for_its_lease(tmp_path: Path, start: Start, where: str) -> None:
     process = start("forking")
@@ -77,6 +79,7 @@ def test_a_fork_of_a_writer_does_not_wait_for_its_lease(tmp_path: Path, start: S
     assert calls(tmp_path) <= (LENGTH if where else 2 * LENGTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["memory", "directory"], indirect=True)
 def test_forks_at_any_moment_hang_nowhere(start: Start) -> None:
     process = start("forks")
@@ -94,6 +97,7 @@ def test_a_folder_that_may_not_be_read_any_more_stops_no_pass(tmp_path: Path, st
     assert process.wait_for_exit(timeout=60) == 0, process.describe()
 
 
+@pytest.mark.slow
 def test_a_death_costs_a_chunk_of_elements_of_any_sizes(tmp_path: Path, start: Start) -> None:
     length = 1200
     deaths = (1, 2, 3, 9, 30)
@@ -115,6 +119,7 @@ def _interrupt(start: Start, tmp_path: Path, seed: int, times: int) -> None:
     assert calls(tmp_path) == LENGTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("where", ["memory", *PLACES], indirect=True)
 def test_interrupts_at_any_moment_leave_the_recording_whole(tmp_path: Path, start: Start, seed: int) -> None:
@@ -129,6 +134,7 @@ def test_thousands_of_interrupts(tmp_path: Path, start: Start, seed: int) -> Non
     _interrupt(start, tmp_path, seed, 400)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_pass_at_once_and_the_next_one_goes_on(tmp_path: Path, start: Start) -> None:
     process = start("slow", stdin=True)
     process.wait_for_line("HOLDS")

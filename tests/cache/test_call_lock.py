@@ -181,6 +181,7 @@ def call(process: PythonProcess) -> None:
     process.popen.stdin.flush()
 
 
+@pytest.mark.slow
 def test_identical_calls_of_processes_are_computed_once(tmp_path: Path) -> None:
     with ExitStack() as stack:
         first, *others = [start(stack, tmp_path) for _ in range(4)]

@@ -45,6 +45,7 @@ def chaos(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chaos]:
         yield lambda seed, seconds: torment(runs, faults, seed, seconds)
 
 
+@pytest.mark.slow
 def test_a_store_of_objects_keeps_recordings_and_may_be_gone(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(S3Server())
@@ -58,6 +59,7 @@ def test_a_store_of_objects_keeps_recordings_and_may_be_gone(tmp_path: Path) -> 
         assert "the pass goes on without the cache" in runs.told
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", [1])
 @pytest.mark.parametrize("chaos", PLACES, indirect=True)

@@ -62,6 +62,7 @@ def problems(words: str, timeout: float, runs: int) -> dict[str, str]:
     return {run: problem for run, problem in result.items() if problem}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("form", [form for form in SHORT if "passed" not in form])
 def test_a_death_or_a_sleep_at_any_point_loses_no_more_than_a_chunk_and_leaves_nothing_behind(
@@ -92,6 +93,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_death_at_any_command_to_redis_loses_no_more_than_a_chunk_and_leaves_nothing_behind(
     server: RedisServer,

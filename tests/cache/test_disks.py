@@ -10,6 +10,7 @@ from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "limited", "read-only"])
 def test_a_disk_that_takes_no_more_costs_no_element_and_no_entry(tmp_path: Path, kind: str) -> None:
     (tmp_path / "disk").mkdir()

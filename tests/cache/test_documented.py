@@ -24,6 +24,7 @@ def functions_in(path: str) -> list[str]:
     return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page,least", [("training_cache.md", 40), ("recordings.md", 30)])
 def test_each_test_that_is_named_is_there(page: str, least: int) -> None:
     named = TEST.findall((PAGE.parent / page).read_text())

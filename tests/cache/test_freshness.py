@@ -90,6 +90,7 @@ PIPELINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_a_result_is_computed_again_when_a_file_that_its_dataset_reads_has_changed(
@@ -392,6 +393,7 @@ VALUES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_result_is_computed_again_when_a_value_that_the_function_reaches_has_changed(cells: Cells, kind: str) -> None:
     setup, expression, change = VALUES[kind]
@@ -482,6 +484,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_module_that_was_edited_and_not_reloaded_leaves_no_old_result_under_the_new_source(
     cells: Cells, tmp_path: Path, bytecode: None, edit: str

@@ -37,6 +37,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_without_costs_the_least_recently_used_go_first(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]

@@ -22,6 +22,7 @@ def kill(first: int, runs: int, timeout: float) -> dict[str, int]:
     return died
 
 
+@pytest.mark.slow
 def test_processes_killed_at_each_point_leave_a_whole_cache() -> None:
     died = kill(0, 60, timeout=100)
     assert {f"{name} {when}" for name, when in PLANS} == set(died)

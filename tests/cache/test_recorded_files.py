@@ -113,6 +113,7 @@ def test_a_part_of_a_pass_is_made_anew_too(tmp_path: Path) -> None:
     assert passes.read("has changed since it was read")[0] == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_a_new_process_looks_at_the_files_too(tmp_path: Path) -> None:
     passes = Passes(lines(tmp_path / "data.txt", "one", "two"), str(tmp_path / "cache"))
     passes.read()
@@ -130,6 +131,7 @@ def test_a_new_process_looks_at_the_files_too(tmp_path: Path) -> None:
             assert process.stdout.split() == list(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["parallel_epochs", "distributed_epoch"])
 def test_workers_look_at_the_files_of_a_recording(tmp_path: Path, mode: str) -> None:
     passes = Passes(lines(tmp_path / "data.txt", "one", "two"), str(tmp_path / "cache"))
@@ -158,6 +160,7 @@ def test_a_recording_in_memory_keeps_what_its_first_pass_read(tmp_path: Path) ->
     assert passes.read(dataset=ds) == (["one", "two"], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["memory", "directory"])
 @pytest.mark.parametrize("recorded", [False, True])
 def test_whoever_reads_a_recording_learns_of_the_files_that_it_was_made_from(
@@ -175,6 +178,7 @@ def test_whoever_reads_a_recording_learns_of_the_files_that_it_was_made_from(
     assert [path for _, path, _ in asking.states("strict")] == [str(passes.file)]
 
 
+@pytest.mark.slow
 def test_a_change_of_prefetch_in_front_of_it_is_no_other_recording(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 

@@ -279,6 +279,7 @@ def test_a_key_of_another_kind_on_the_server_is_no_raw_error(tmp_path: Path, ser
         check(list(squares(calls, server.url)))
 
 
+@pytest.mark.slow
 def test_a_replica_that_may_only_be_read_is_read(tmp_path: Path, server: RedisServer) -> None:
     calls = tmp_path / "calls"
     check(list(squares(calls, server.url)))

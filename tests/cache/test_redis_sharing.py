@@ -59,6 +59,7 @@ def strays(client: Any) -> list[str]:
     return sorted(named ^ staying)
 
 
+@pytest.mark.slow
 def test_a_follower_takes_over_when_the_writer_is_killed(begin: Begin) -> None:
     server, runs = begin(150, 0.01)
     started = [runs.start() for _ in range(3)]
@@ -74,6 +75,7 @@ def test_a_follower_takes_over_when_the_writer_is_killed(begin: Begin) -> None:
         assert strays(client) == []
 
 
+@pytest.mark.slow
 def test_where_the_server_persists_a_restart_of_it_loses_nothing(begin: Begin) -> None:
     server, runs = begin(250, 0.03, *PERSISTENT)
     kill_at_random(runs, 3, 4.0, seed=1, meanwhile=restart(server))
@@ -85,6 +87,7 @@ def test_where_the_server_persists_a_restart_of_it_loses_nothing(begin: Begin) -
         assert strays(client) == []
 
 
+@pytest.mark.slow
 def test_where_it_does_not_all_is_recorded_anew_and_that_is_said(begin: Begin) -> None:
     server, runs = begin(250, 0.03)
     kill_at_random(runs, 3, 4.0, seed=2, meanwhile=restart(server, GONE))

@@ -95,6 +95,7 @@ def test_an_edit_computes_it_again(cells: Cells, change: str) -> None:
     assert ran.calls == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first, second",
     [
@@ -471,6 +472,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["arrays.npy", "outputs.json", "0", "result.json"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_result_is_computed_again_with_a_warning(cells: Cells, damage: str, file: str) -> None:

@@ -137,6 +137,7 @@ def test_an_address_without_a_possible_port_is_refused_at_the_call(where: str) -
         Dataset.range(3).cache(where)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dsnb.errors.CacheWarning")
 @pytest.mark.parametrize("rate", [0.05, 0.3, 1.0])
 def test_a_file_system_that_raises_anything_at_any_moment_stops_no_pass(tmp_path: Path, rate: float) -> None:

@@ -30,6 +30,7 @@ def begin(tmp_path: Path, stack: ExitStack) -> Begin:
     return lambda length, pause: Runs(tmp_path, length, pause, stack)
 
 
+@pytest.mark.slow
 def test_three_runs_started_together_cost_one_pass(begin: Begin) -> None:
     runs = begin(100, 0.005)
     started = [runs.start() for _ in range(3)]
@@ -39,6 +40,7 @@ def test_three_runs_started_together_cost_one_pass(begin: Begin) -> None:
     assert leftovers(runs.folder) == []
 
 
+@pytest.mark.slow
 def test_when_the_writer_is_killed_a_follower_goes_on_behind_the_last_chunk(begin: Begin) -> None:
     runs = begin(200, 0.01)
     started = [runs.start() for _ in range(2)]
@@ -51,6 +53,7 @@ def test_when_the_writer_is_killed_a_follower_goes_on_behind_the_last_chunk(begi
     assert leftovers(runs.folder) == []
 
 
+@pytest.mark.slow
 def test_a_writer_that_sleeps_longer_than_its_lease_is_replaced_and_wakes_up_as_a_follower(begin: Begin) -> None:
     runs = begin(200, 0.01)
     started = [runs.start() for _ in range(2)]
@@ -70,6 +73,7 @@ def test_a_writer_that_sleeps_longer_than_its_lease_is_replaced_and_wakes_up_as_
     assert leftovers(runs.folder) == []
 
 
+@pytest.mark.slow
 def test_a_wall_clock_that_jumps_by_decades_makes_nobody_early_or_late(tmp_path: Path, stack: ExitStack) -> None:
     runs = Runs(tmp_path, 100, 0.01, stack, jumps=True)
     started = [runs.start() for _ in range(2)]
@@ -84,6 +88,7 @@ def test_a_wall_clock_that_jumps_by_decades_makes_nobody_early_or_late(tmp_path:
     assert [*leftovers(runs.folder), *damaged(runs.folder)] == []
 
 
+@pytest.mark.slow
 def test_two_pipelines_may_be_recorded_in_one_folder_at_once(begin: Begin) -> None:
     both = [begin(100, 0.005), begin(120, 0.005)]
     started = [(runs, runs.start()) for _ in range(2) for runs in both]
@@ -95,6 +100,7 @@ def test_two_pipelines_may_be_recorded_in_one_folder_at_once(begin: Begin) -> No
     assert [*leftovers(both[0].folder), *damaged(both[0].folder)] == []
 
 
+@pytest.mark.slow
 def test_runs_that_are_killed_at_random_and_started_again_all_read_the_right_elements(begin: Begin) -> None:
     runs = begin(300, 0.01)
     kill_at_random(runs, 3, 6.0, seed=1)

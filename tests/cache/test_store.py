@@ -276,6 +276,7 @@ with LocalTrainingCache(sys.argv[1]) as cache:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point, passing",
     [
@@ -306,6 +307,7 @@ def test_a_process_stopped_at_a_point_lets_others_read_and_goes_on_later(
         assert {path.name for path in results(cache)} == index.locations()
 
 
+@pytest.mark.slow
 def test_a_process_that_keeps_the_lock_is_an_error_after_a_while(
     open_cache: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,6 +440,7 @@ def hammer(folder: Path, seconds: float) -> int:
     return min(done)
 
 
+@pytest.mark.slow
 def test_two_processes_hammer_one_cache(tmp_path: Path, open_cache: Open) -> None:
     assert hammer(tmp_path, 3.0) > 10
     cache = open_cache()

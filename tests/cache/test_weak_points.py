@@ -233,6 +233,7 @@ def test_9_a_false_result_is_a_result(open_cache: Open) -> None:
     assert not found
 
 
+@pytest.mark.slow
 def test_10_what_took_long_stays_longer_than_what_did_not(open_cache: Open) -> None:
     cache = open_cache(max_size=5)
     put(cache, "ten hours", 2 * MEBIBYTE, seconds=36_000.0)
@@ -242,6 +243,7 @@ def test_10_what_took_long_stays_longer_than_what_did_not(open_cache: Open) -> N
     assert [number for number in range(10) if known(cache, f"a second {number}")] == [9]
 
 
+@pytest.mark.slow
 def test_10_but_not_for_ever(open_cache: Open) -> None:
     cache = open_cache(max_size=5)
     put(cache, "ten seconds", 2 * MEBIBYTE, seconds=10.0)

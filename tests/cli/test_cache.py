@@ -155,6 +155,7 @@ def test_what_is_damaged_at_an_address_is_found(address: str, capsys: pytest.Cap
     assert (found["checked"], len(found["damaged"])) == (2, 1)
 
 
+@pytest.mark.slow
 def test_what_is_written_at_an_address_is_in_use_and_not_removed(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,6 +183,7 @@ def step(rate: float) -> list[float]:
     return [rate] * 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["", "0", "0.001"])
 def test_a_training_cache_is_listed_compared_and_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str

@@ -55,6 +55,7 @@ def reading(service: Any, **options: Any) -> Iterator[Iterator[Any]]:
 # ---- jobs and workers
 
 
+@pytest.mark.slow
 def test_jobs_and_workers_are_listed_for_people_and_for_scripts(service: dsnb.DataService) -> None:
     with reading(service):
         code, out, _ = run("jobs", "commanded")
@@ -65,6 +66,7 @@ def test_jobs_and_workers_are_listed_for_people_and_for_scripts(service: dsnb.Da
         assert [worker["name"] for worker in json.loads(out)["workers"]] == ["w0", "w1"]
 
 
+@pytest.mark.slow
 def test_a_job_is_paused_resumed_and_cancelled(service: dsnb.DataService) -> None:
     with reading(service, max_outstanding_requests=4) as elements:
         assert run("job", "pause", "train", "--service", "commanded") == (0, "job 'train' is paused\n", "")
@@ -79,6 +81,7 @@ def test_a_job_is_paused_resumed_and_cancelled(service: dsnb.DataService) -> Non
     assert "there is no job 'trian'" in err
 
 
+@pytest.mark.slow
 def test_a_worker_of_its_own_process_is_drained_by_name() -> None:
     with command("dispatcher", "--json") as dispatcher:
         target = str(json.loads(dispatcher.wait_for_line("{"))["target"])
@@ -104,6 +107,7 @@ def is_refused(dataset: dsnb.Dataset) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_the_first_sigterm_lets_readers_finish_and_the_second_stops(tmp_path: Path) -> None:
     with command("dispatcher", "--json", "--record", str(tmp_path / "run.db")) as dispatcher:
         target = str(json.loads(dispatcher.wait_for_line("{"))["target"])
@@ -130,6 +134,7 @@ def test_the_first_sigterm_lets_readers_finish_and_the_second_stops(tmp_path: Pa
 # ---- top
 
 
+@pytest.mark.slow
 def test_top_prints_once_where_there_is_no_terminal(service: dsnb.DataService) -> None:
     with reading(service, max_outstanding_requests=2):
         code, out, _ = run("top", "commanded")
@@ -142,6 +147,7 @@ def test_top_prints_once_where_there_is_no_terminal(service: dsnb.DataService) -
         assert {one["level"] for one in told["verdicts"]} <= {"good", "warn", "bad"}
 
 
+@pytest.mark.slow
 def test_no_line_of_top_is_wider_than_the_terminal(service: dsnb.DataService) -> None:
     with reading(service):
         before = service.status()
@@ -150,6 +156,7 @@ def test_no_line_of_top_is_wider_than_the_terminal(service: dsnb.DataService) ->
             assert max(map(len, screen_lines(before, service.status(), width))) <= width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"q", signal.SIGINT])
 def test_top_is_live_in_a_terminal_until_it_is_ended(service: dsnb.DataService, end: bytes | signal.Signals) -> None:
     ours, theirs = pty.openpty()
@@ -189,6 +196,7 @@ def test_top_is_live_in_a_terminal_until_it_is_ended(service: dsnb.DataService, 
 # ---- doctor
 
 
+@pytest.mark.slow
 def test_the_doctor_looks_at_what_may_be_in_the_way(service: dsnb.DataService) -> None:
     code, out, _ = run("doctor", "--json")
     found = {finding["name"]: finding for finding in json.loads(out)["findings"]}

@@ -30,6 +30,7 @@ def made(db: Path, page: Path) -> bool:
     return main(["report", str(db), str(page)]) == 0
 
 
+@pytest.mark.slow
 def test_a_page_is_made_of_a_service_by_its_name_and_of_the_only_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

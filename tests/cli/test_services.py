@@ -57,6 +57,7 @@ def target(dispatcher: PythonProcess) -> str:
 # ------------------------------------------------------------------------------------------- dispatcher and worker
 
 
+@pytest.mark.slow
 def test_a_dispatcher_and_workers_from_the_command_line_serve_a_reader(target: str) -> None:
     with ExitStack() as stack:
         workers = [stack.enter_context(command("worker", "--dispatcher", target)) for _ in range(2)]
@@ -72,6 +73,7 @@ def test_a_dispatcher_and_workers_from_the_command_line_serve_a_reader(target: s
             assert worker.wait_for_exit() == 0
 
 
+@pytest.mark.slow
 def test_a_dispatcher_with_a_list_of_workers_lets_no_other_in() -> None:
     places = ("--worker-address", "localhost:%port%", "--worker-address", "elsewhere:5050")
     with command("dispatcher", "--json", *places) as dispatcher, ExitStack() as stack:
@@ -87,6 +89,7 @@ def test_a_dispatcher_with_a_list_of_workers_lets_no_other_in() -> None:
         assert dispatcher.wait_for_exit() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["interrupt", "terminate"])
 def test_a_dispatcher_ends_in_order(end: str, tmp_path: Path) -> None:
     with command("dispatcher", env={"DSNB_RUNTIME_DIR": str(tmp_path)}) as process:
@@ -98,6 +101,7 @@ def test_a_dispatcher_ends_in_order(end: str, tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_worker_finds_the_only_service_by_itself(dispatcher: PythonProcess, target: str) -> None:
     with command("worker", "--json", "--cache-bytes", "1MB") as worker:
         told = json.loads(worker.wait_for_line("{"))
@@ -109,6 +113,7 @@ def test_a_worker_finds_the_only_service_by_itself(dispatcher: PythonProcess, ta
         assert worker.wait_for_exit() == 0
 
 
+@pytest.mark.slow
 def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path) -> None:
     token, elsewhere = tmp_path / "token", {"DSNB_RUNTIME_DIR": str(tmp_path / "other user")}
     texts = []
@@ -126,6 +131,7 @@ def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path)
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_a_dispatcher_that_is_killed_is_started_again_in_its_work_dir(tmp_path: Path) -> None:
     again = ["dispatcher", "--json", "--work-dir", str(tmp_path), "--port", str(unused_port())]
     with command(*again) as process:
@@ -146,6 +152,7 @@ def test_a_dispatcher_that_is_killed_is_started_again_in_its_work_dir(tmp_path: 
         process.wait_for_exit()
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_told_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -164,6 +171,7 @@ def test_a_taken_name_is_told_with_who_has_it() -> None:
         assert dsnb.connect("digits").target == service.target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments,told",
     [
@@ -180,6 +188,7 @@ def test_a_value_that_can_never_be_right_is_a_wrong_use(arguments: list[str], to
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_dispatcher_gives_up_with_advice() -> None:
     code, out, err = run("worker", "--dispatcher", "127.0.0.1:1")
     assert (code, out) == (1, "")
@@ -196,6 +205,7 @@ def test_ctrl_c_ends_a_worker_that_still_looks_for_its_dispatcher() -> None:
         assert (worker.stdout, worker.stderr) == ("", "")
 
 
+@pytest.mark.slow
 def test_a_worker_with_a_wrong_token_is_refused(target: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("wrong")
     code, out, err = run("worker", "--dispatcher", target, "--token-file", str(tmp_path / "token"))
@@ -207,6 +217,7 @@ def test_a_worker_with_a_wrong_token_is_refused(target: str, tmp_path: Path) -> 
 # ---------------------------------------------------------------------------------------------------------- status
 
 
+@pytest.mark.slow
 def test_status_without_a_service_says_how_to_start_one() -> None:
     code, out, err = run("status")
     assert (code, out) == (1, "")
@@ -214,6 +225,7 @@ def test_status_without_a_service_says_how_to_start_one() -> None:
     assert "dsnb.start()" in err
 
 
+@pytest.mark.slow
 def test_status_of_the_only_service_is_a_report() -> None:
     with dsnb.start(workers=1, name="digits") as service:
         squares = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
@@ -233,6 +245,7 @@ def test_status_as_json_is_the_whole_snapshot() -> None:
     assert service.token not in out
 
 
+@pytest.mark.slow
 def test_several_services_are_listed_without_their_tokens(target: str) -> None:
     with dsnb.start(workers=1, name="digits") as service:
         code, out, err = run("status", "--json")
@@ -249,6 +262,7 @@ def test_several_services_are_listed_without_their_tokens(target: str) -> None:
         assert service.token not in out + text
 
 
+@pytest.mark.slow
 def test_a_service_that_hangs_is_listed_as_one_that_does_not_answer(dispatcher: PythonProcess) -> None:
     with dsnb.start(workers=0, name="digits"):
         dispatcher.popen.send_signal(signal.SIGSTOP)
@@ -260,6 +274,7 @@ def test_a_service_that_hangs_is_listed_as_one_that_does_not_answer(dispatcher: 
     assert re.search(rf"\n  default +\S+ +{dispatcher.pid} +- +- +it does not answer\n  digits .* 0 +0 +20", text)
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_removed_and_told(tmp_path: Path) -> None:
     env = {"DSNB_RUNTIME_DIR": str(tmp_path)}
     with command("dispatcher", "--name", "digits", env=env) as process:
@@ -274,6 +289,7 @@ def test_what_a_killed_process_left_is_removed_and_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_name_that_nobody_has_is_told_with_those_that_run(reading_command: str) -> None:
     with dsnb.start(workers=1, name="digits"):
         code, out, err = run(reading_command, "letters")
@@ -283,6 +299,7 @@ def test_a_name_that_nobody_has_is_told_with_those_that_run(reading_command: str
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_an_address_where_nothing_listens_is_told(reading_command: str) -> None:
     code, out, err = run(reading_command, "127.0.0.1:1")
     assert (code, out) == (1, "")
@@ -290,6 +307,7 @@ def test_an_address_where_nothing_listens_is_told(reading_command: str) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_wrong_token_is_refused(reading_command: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("wrong")
     with dsnb.start(workers=1) as service:
@@ -322,6 +340,7 @@ sys.exit(subprocess.run([sys.executable, "-m", "dsnb", "status"], stdout=writer)
 # ------------------------------------------------------------------------------------------------------- dashboard
 
 
+@pytest.mark.slow
 def test_the_dashboard_serves_a_page_until_it_is_told_to_stop() -> None:
     require_module("panel")
     with dsnb.start(workers=1, name="digits"), command("dashboard", "digits", "--no-open", "--json") as process:

@@ -136,6 +136,7 @@ def test_a_pass_that_was_read_warns_that_it_is_empty(cluster: Cluster) -> None:
     second.close()
 
 
+@pytest.mark.slow
 def test_whoever_waits_is_woken_when_reading_is_cancelled(cluster: Cluster) -> None:
     stage = stage_of(cluster, dsnb.Dataset.range(5).repeat().filter(lambda _: False))
     caught: list[BaseException] = []
@@ -260,6 +261,7 @@ def test_an_end_that_cannot_be_confirmed_for_a_bug_is_no_silent_end(
 # ---- when nobody is there
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_service_without_workers_is_told_in_the_stated_time() -> None:
     with Cluster(workers=0) as cluster:
@@ -286,6 +288,7 @@ def test_a_service_that_is_gone_is_told_in_the_stated_time() -> None:
         stage.close()
 
 
+@pytest.mark.slow
 def test_reading_goes_on_without_the_dispatcher(cluster: Cluster) -> None:
     stage = stage_of(cluster, dsnb.Dataset.range(20_000), max_outstanding_requests=10)
     pull(stage, 10)
@@ -296,6 +299,7 @@ def test_reading_goes_on_without_the_dispatcher(cluster: Cluster) -> None:
     stage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_the_end_of_a_shared_out_pass_that_nobody_confirms_is_told(cluster: Cluster) -> None:
     """A worker that the reader has not heard of may have had splits; a dispatcher that comes back would tell."""
@@ -309,6 +313,7 @@ def test_the_end_of_a_shared_out_pass_that_nobody_confirms_is_told(cluster: Clus
     stage.close()
 
 
+@pytest.mark.slow
 def test_the_end_of_a_shared_out_pass_waits_for_a_dispatcher_that_is_started_again(tmp_path: Path) -> None:
     with Cluster(workers=1, dispatcher={"work_dir": tmp_path}) as cluster:
         stage = stage_of(cluster, dsnb.Dataset.range(20), mode=ShardingPolicy.DYNAMIC)
@@ -330,6 +335,7 @@ def test_joining_in_vain_leaves_nothing_open(cluster: Cluster) -> None:
         ReadStage(address, "nowhere", ReadOptions(mode=ShardingPolicy.OFF), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_what_counts_as_consumed_is_what_the_user_has(
     cluster: Cluster, prefetch: int, monkeypatch: pytest.MonkeyPatch

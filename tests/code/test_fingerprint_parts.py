@@ -77,6 +77,7 @@ PAIRS_OF_CELLS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one, other", PAIRS_OF_CELLS, ids=map(str, range(len(PAIRS_OF_CELLS))))
 def test_any_part_that_differs_makes_another_fingerprint(one: str, other: str) -> None:
     assert digest(run_cell(one)) == digest(run_cell(one))
@@ -127,6 +128,7 @@ def test_a_dataclass_counts_by_its_fields_and_not_by_the_methods_written_for_it(
     assert not [part.path for part in first.components if "__init__" in part.path or "__repr__" in part.path]
 
 
+@pytest.mark.slow
 def test_mutual_recursion_and_a_chain_of_helpers_of_any_length_are_walked() -> None:
     chain = "".join(f"def g{n}(x): return g{n + 1}(x)\n" for n in range(3000))
     one = run_cell(chain + "def g3000(x): return g0(x)\ndef f(x): return g0(x)")
@@ -142,6 +144,7 @@ def test_what_is_far_away_in_a_cycle_of_functions_counts() -> None:
     assert digest(one) != digest(other)
 
 
+@pytest.mark.slow
 def test_data_of_any_depth_is_walked() -> None:
     def nest(value: Any) -> list[Any]:
         for _ in range(20_000):

@@ -43,6 +43,7 @@ def read(dataset: dsnb.Dataset, service: Any, transfer: str | None = None, **opt
     return list(dataset.apply(dsnb.distribute("parallel_epochs", service, data_transfer_protocol=transfer, **options)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False, None], ids=["fault tolerant", "work folder", "memory"])
 def test_line_001_distribute_basic(cluster: MakeCluster, transfer: str, kept: bool | None, tmp_path: Path) -> None:
     settings = {} if kept is None else {"work_dir": tmp_path, "fault_tolerant_mode": kept}
@@ -109,6 +110,7 @@ def test_line_004_captured_table(cluster: MakeCluster, transfer: str, tmp_path: 
         assert numbers(read(dataset, service, transfer)) == [10, 11, -1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (3,)], ids=["rank 0", "rank 1"])
 def test_line_005_captured_object(cluster: MakeCluster, transfer: str, shape: tuple[int, ...]) -> None:
     values = [np.full(shape, value, np.int64) for value in (10, 11, -1)]
@@ -127,6 +129,7 @@ def test_line_006_captured_variable(cluster: MakeCluster, transfer: str) -> None
     assert numbers(read(dsnb.Dataset.range(3).map(lambda x: x + ten), cluster(1).service, transfer)) == [10, 11, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 10])
 def test_line_007_shuffle_order(cluster: MakeCluster, transfer: str, seed: int | None) -> None:
     shuffled = dsnb.Dataset.range(100).shuffle(100, seed=seed)
@@ -141,6 +144,7 @@ def test_line_007_shuffle_order(cluster: MakeCluster, transfer: str, seed: int |
     assert one != list(range(100))
 
 
+@pytest.mark.slow
 def test_line_008_multiple_epochs(cluster: MakeCluster, transfer: str) -> None:
     options = {"data_transfer_protocol": transfer}
     dataset = dsnb.Dataset.range(3).apply(dsnb.distribute("parallel_epochs", cluster(1).service, **options))
@@ -255,6 +259,7 @@ def test_line_013_no_more_is_outstanding_than_allowed(cluster: MakeCluster, tran
             assert read_so_far <= sent <= read_so_far + 4
 
 
+@pytest.mark.slow
 def test_line_015_no_sharding_policy(cluster: MakeCluster, transfer: str) -> None:
     options = {"data_transfer_protocol": transfer}
     off = dsnb.distribute(dsnb.ShardingPolicy.OFF, cluster(1).service, **options)
@@ -272,6 +277,7 @@ def test_line_016_distribute_from_interleave(cluster: MakeCluster, transfer: str
     assert numbers(dsnb.Dataset.range(2).interleave(inner, cycle_length=2)) == [0, 10, 1, 11]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bytes", "array", "text"])
 def test_line_017_large_definition(cluster: MakeCluster, transfer: str, kind: str) -> None:
     size = 8 << 20
@@ -310,6 +316,7 @@ def test_line_019_undetermined_order_lets_later_elements_pass_a_slow_one(
     assert numbers(elements) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [None, 2], ids=["one by one", "parallel"])
 def test_line_022_dropping_an_iterator_cancels_what_is_in_flight(
     cluster: MakeCluster, transfer: str, tmp_path: Path, parallel: int | None

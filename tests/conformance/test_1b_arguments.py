@@ -112,6 +112,7 @@ def addresses(cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[Any
     return [f"grpc://{one.address}", ("grpc", one.address), one.address, one.service, one.dispatcher]
 
 
+@pytest.mark.slow
 def test_line_032_explicit_protocol_distribute(addresses: list[Any]) -> None:
     assert [numbers(distribute(None, service=service)) for service in addresses] == [list(range(10))] * 5
 
@@ -123,6 +124,7 @@ def test_line_033_explicit_protocol_from_dataset_id(addresses: list[Any]) -> Non
     assert [numbers(distribute(ids[0], service=service)) for service in addresses] == [list(range(10))] * 5
 
 
+@pytest.mark.slow
 def test_line_034_compression(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
 

@@ -22,6 +22,7 @@ def job(dataset: dsnb.Dataset, service: Any, name: str | None, transfer: str, **
     return dataset.apply(dsnb.distribute(options.pop("processing_mode", "parallel_epochs"), service, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["in turn", "at once", "one after the other"])
 @pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
 def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str, limit: int | None) -> None:
@@ -48,6 +49,7 @@ def test_line_036_shared_job_name(cluster: MakeCluster, transfer: str, way: str,
     assert sorted(numbers(joined(got))) == list(range(1000))
 
 
+@pytest.mark.slow
 def test_line_036_readers_that_take_turns_both_get_elements_to_the_end(cluster: MakeCluster, transfer: str) -> None:
     """As the original's own test reads: 200 by each in turn, then the rest by one after the other."""
     service = cluster(1).service
@@ -81,6 +83,7 @@ def test_line_038_shared_job_name_multi_iteration(cluster: MakeCluster, transfer
         assert numbers(one) == []
 
 
+@pytest.mark.slow
 @EMPTY
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
@@ -138,6 +141,7 @@ def test_line_043_repeat_inside_the_shared_dataset(cluster: MakeCluster, transfe
     assert numbers(job(repeated, service, "job", transfer)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
 def test_line_044_infinite_shared_dataset(cluster: MakeCluster, transfer: str, limit: int | None) -> None:
     service = cluster(1).service
@@ -150,6 +154,7 @@ def test_line_044_infinite_shared_dataset(cluster: MakeCluster, transfer: str, l
     assert len(set(values)) == 20
 
 
+@pytest.mark.slow
 def test_line_045_other_jobs_are_read_in_full(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
     twenty = dsnb.Dataset.range(20)

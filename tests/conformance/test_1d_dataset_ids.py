@@ -23,6 +23,7 @@ def test_line_047_from_dataset_id(cluster: MakeCluster, transfer: str) -> None:
     assert numbers(read(service, dataset_id, transfer, element_spec=ten.element_spec)) == list(range(10))
 
 
+@pytest.mark.slow
 def test_line_049_nested_components(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
     ten = dsnb.Dataset.range(10)

@@ -88,6 +88,7 @@ def test_line_063_gc_dynamic_sharding_job_if_requested(collecting: Cluster) -> N
         assert next(again) == 10
 
 
+@pytest.mark.slow
 def test_line_064_gc_client(cluster: MakeCluster) -> None:
     """A client that is silent for longer than it may, as its reports are further apart: it hears of it, and goes on."""
     one = cluster(1, dispatcher={"job_gc_check_interval_ms": 50, "client_timeout_ms": 50})
@@ -104,6 +105,7 @@ def test_line_064_gc_client(cluster: MakeCluster) -> None:
     assert got == list(range(1000))
 
 
+@pytest.mark.slow
 def test_line_065_keep_client_alive_before_reading(cluster: MakeCluster) -> None:
     one = cluster(1, dispatcher={"client_timeout_ms": 1_500, "job_gc_check_interval_ms": 50})
     elements = iter(dsnb.Dataset.range(1000).apply(dsnb.distribute("parallel_epochs", one.service))).start()

@@ -38,6 +38,7 @@ def test_line_068_basic(cluster: MakeCluster, transfer: str) -> None:
     assert (splits.total, splits.done, splits.in_hand, splits.lost) == (100, 100, 0, 0)
 
 
+@pytest.mark.slow
 def test_line_068_several_readers_get_each_element_once(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(2).service
     readers = [
@@ -70,6 +71,7 @@ def test_line_071_interleave(cluster: MakeCluster, transfer: str) -> None:
     assert sorted(numbers(dynamic(dataset, cluster(2).service, transfer))) == [1, 5, 5, 5, 5, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [True, False], ids=["in order", "in any order"])
 def test_line_072_parallel_interleave(cluster: MakeCluster, transfer: str, deterministic: bool) -> None:
     dataset = dsnb.Dataset.from_tensor_slices([1, 5, 0]).interleave(
@@ -98,6 +100,7 @@ def test_line_076_repeat_after_distribution(cluster: MakeCluster, transfer: str)
     assert all(sorted(elements[at : at + 20]) == list(range(20)) for at in range(0, 100, 20))
 
 
+@pytest.mark.slow
 def test_line_077_forever_repeat(cluster: MakeCluster, transfer: str) -> None:
     with iter(dynamic(dsnb.Dataset.range(20).repeat(), cluster(2).service, transfer)) as elements:
         counts = Counter(first(1000, elements))
@@ -112,6 +115,7 @@ def test_line_078_zip(cluster: MakeCluster, transfer: str) -> None:
     assert pairs(dynamic(dataset, cluster(1).service, transfer)) == [(x, x + 10) for x in range(10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_line_079_nested_zip(cluster: MakeCluster, transfer: str, workers: int) -> None:
     ten = [dsnb.Dataset.range(10 * at, 10 * at + 10) for at in range(4)]
@@ -141,6 +145,7 @@ def test_line_081_imbalanced_zip_multi_worker(cluster: MakeCluster, transfer: st
     assert len({right for _, right in got}) == 200
 
 
+@pytest.mark.slow
 def test_line_082_zip_different_rates(cluster: MakeCluster, transfer: str) -> None:
     hundred = dsnb.Dataset.range(100)
     dataset = dsnb.Dataset.zip(hundred, hundred.filter(lambda x: x % 10 == 0))
@@ -158,6 +163,7 @@ def test_line_083_zip_different_repeats(cluster: MakeCluster, transfer: str) -> 
     assert {right for _, right in got} <= set(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_line_087_concatenate(cluster: MakeCluster, transfer: str, workers: int) -> None:
     dataset = dsnb.Dataset.range(100).concatenate(dsnb.Dataset.range(100, 200))
@@ -213,6 +219,7 @@ def test_line_090_aliases(cluster: MakeCluster, transfer: str) -> None:
             assert two.job(f"job {number}").mode == ("DYNAMIC" if number < 2 else "OFF")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", ["flat_map", "interleave"])
 def test_line_091_shuffled_files(cluster: MakeCluster, transfer: str, tmp_path: Path, together: str) -> None:
     for file in range(5):
@@ -243,6 +250,7 @@ def test_line_074_group_by_window(cluster: MakeCluster, transfer: str) -> None:
 WEIGHTS = (0.6, 0.3, 0.1)
 
 
+@pytest.mark.slow
 def test_line_084_sample_from_datasets(cluster: MakeCluster, transfer: str) -> None:
     classes = [dsnb.Dataset.from_tensors(number).repeat() for number in range(3)]
     dataset = dsnb.Dataset.sample_from_datasets(classes, WEIGHTS, seed=1).take(200)
@@ -252,6 +260,7 @@ def test_line_084_sample_from_datasets(cluster: MakeCluster, transfer: str) -> N
     assert counts[0] > counts[1] > counts[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [(0.85, 0.05, 0.1), (0.2, 0.1, 0.4, 0.25, 0.05), (1.0,)], ids=str)
 def test_line_085_samples_are_of_the_weights(cluster: MakeCluster, weights: tuple[float, ...]) -> None:
     endless = dsnb.Dataset.range(1 << 40)
@@ -272,6 +281,7 @@ def test_line_086_zip_with_a_source_that_is_replicated(cluster: MakeCluster, tra
     assert len({left for left, _ in got}) == 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_line_086_a_selector_is_replicated(cluster: MakeCluster, transfer: str, workers: int) -> None:
     sources = [dsnb.Dataset.range(20 * at, 20 * at + 20) for at in range(3)]
@@ -286,6 +296,7 @@ def test_line_086_a_selector_is_replicated(cluster: MakeCluster, transfer: str, 
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_line_087_nested_repeats(cluster: MakeCluster, transfer: str, workers: int) -> None:
     inner = dsnb.Dataset.range(5).repeat(2).concatenate(dsnb.Dataset.range(5, 8))

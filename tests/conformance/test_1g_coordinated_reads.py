@@ -46,6 +46,7 @@ def until_workers_give_rounds(consumers: Consumers, service: Cluster, count: int
     raise AssertionError(f"there are never {count} workers: {service.job('job').rounds}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("consumers", [1, 2, 5])
 def test_line_092_rounds_of_consecutive_elements(
@@ -183,6 +184,7 @@ def test_line_099_a_worker_is_stopped_and_comes_back(cluster: MakeCluster) -> No
     assert beginnings(rows) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["parallel_epochs", "distributed_epoch"])
 def test_line_100_all_workers_go_and_come_again(cluster: MakeCluster, tmp_path: Path, mode: str) -> None:
     service = cluster(3, dispatcher={"work_dir": tmp_path, "worker_timeout_ms": 1000})
@@ -210,6 +212,7 @@ class Anywhere(Consumers):
         return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elements,consumers", [(1000, 5), (1003, 5), (1000, 20), (4, 20), (0, 20)])
 def test_line_101_consumers_take_their_elements_in_parallel(
     cluster: MakeCluster, elements: int, consumers: int

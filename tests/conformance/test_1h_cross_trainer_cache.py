@@ -77,6 +77,7 @@ def small(cluster: MakeCluster, transfer: str) -> Iterator[Job]:
         yield one
 
 
+@pytest.mark.slow
 def test_line_102_enable_cross_trainer_cache(job: Job) -> None:
     for trainer in ("Trainer 1", "Trainer 2"):
         reader = job.reader(trainer)
@@ -112,6 +113,7 @@ def test_line_104_disabled_by_default_after_the_first_has_left(job: Job) -> None
     assert first(10, job.reader(None)) == list(range(10, 20))  # what the first had and did not consume
 
 
+@pytest.mark.slow
 def test_line_105_concurrent_readers(cluster: MakeCluster, transfer: str) -> None:
     readers, steps, element_bytes = 20, 50, 423
     room = ((os.cpu_count() or 1) + 8) * element_bytes
@@ -132,6 +134,7 @@ def test_line_106_slow_client_skips_data(small: Job) -> None:
     assert values == sorted(set(values)), "in order, none twice"
 
 
+@pytest.mark.slow
 def test_line_106_what_a_slow_client_skips_is_counted(small: Job) -> None:
     other = small.reader("Trainer 2", max_outstanding_requests=1)
     assert first(1, other) == [0]
@@ -147,6 +150,7 @@ def test_line_106_what_a_slow_client_skips_is_counted(small: Job) -> None:
     assert (status.elements, status.skipped) == (201, values[-1] + 1 - 201)
 
 
+@pytest.mark.slow
 def test_line_107_small_cache(small: Job) -> None:
     for at in range(20):
         values = first(200, small.reader(f"Trainer {at}"))
@@ -154,6 +158,7 @@ def test_line_107_small_cache(small: Job) -> None:
         assert values == sorted(set(values)), "in order, none twice"
 
 
+@pytest.mark.slow
 def test_line_108_shuffle_dataset(cluster: MakeCluster, transfer: str) -> None:
     with Job(cluster(1).service, transfer, dsnb.Dataset.range(ENDLESS).repeat().shuffle(1000)) as job:
         one, other = (first(1000, job.reader(trainer)) for trainer in ("Trainer 1", "Trainer 2"))
@@ -201,11 +206,13 @@ def by_task(reader: Iterator[Any]) -> dict[str, list[int]]:
     return got
 
 
+@pytest.mark.slow
 def test_line_112_no_compression(job: Job) -> None:
     for trainer in ("Trainer 1", "Trainer 2"):
         assert first(10, job.reader(trainer, compression=None)) == list(range(10))
 
 
+@pytest.mark.slow
 def test_line_113_compression_mismatch(job: Job) -> None:
     assert first(10, job.reader("Trainer", compression="AUTO")) == list(range(10))
     with pytest.raises(InvalidArgumentError, match="Data type mismatch"):
@@ -238,6 +245,7 @@ def test_line_117_no_coordinated_read(job: Job) -> None:
         job.reader("Trainer", consumer_index=0, num_consumers=2)
 
 
+@pytest.mark.slow
 def test_line_118_named_job_mismatch(job: Job) -> None:
     assert first(10, job.reader("Trainer")) == list(range(10))
     with pytest.raises(InvalidArgumentError, match="Existing cross-trainer cache: <enabled>; got <disabled>"):
@@ -250,6 +258,7 @@ def test_line_119_requires_non_empty_trainer_id(trainer_id: Any) -> None:
         dsnb.CrossTrainerCache(trainer_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_port", [True, False], ids=["the same port", "another port"])
 @pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
 def test_line_120_worker_restart(cluster: MakeCluster, transfer: str, same_port: bool, limit: int | None) -> None:
@@ -261,6 +270,7 @@ def test_line_120_worker_restart(cluster: MakeCluster, transfer: str, same_port:
             read_over_a_restart(lambda: one.restart_worker(same_port=same_port), reader, told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
 def test_line_121_dispatcher_restart(cluster: MakeCluster, transfer: str, limit: int | None, tmp_path: Path) -> None:
     one = cluster(1, dispatcher={"work_dir": tmp_path})
@@ -286,6 +296,7 @@ def numbers_of(reader: Iterator[Any]) -> Iterator[int]:
         yield int(element)
 
 
+@pytest.mark.slow
 def test_line_137_client_side_checks(job: Job) -> None:
     assert first(10, job.reader("Trainer")) == list(range(10))
     job.dataset = endless().filter(lambda x: x % 2 == 0)  # of unknown length: found out when it ends
@@ -301,6 +312,7 @@ def test_line_137_client_side_checks(job: Job) -> None:
         iter(repeated).close()
 
 
+@pytest.mark.slow
 def test_line_137_a_finite_dataset_of_unknown_length_ends_for_each_trainer(job: Job) -> None:
     job.dataset = dsnb.Dataset.range(10).filter(lambda _: True)
     for trainer in ("Trainer 1", "Trainer 2"):
@@ -346,6 +358,7 @@ class listening_worker:  # noqa: N801 - used as a `with` statement is
         self.stream.close()
 
 
+@pytest.mark.slow
 def test_no_trainer_sees_what_another_does_to_an_element(job: Job) -> None:
     job.dataset = endless().map(lambda x: {"image": np.full(3, x), "labels": [x, x]})
     spoiler = next(job.reader("Trainer 1"))

@@ -66,6 +66,7 @@ def test_line_147_prefetched_behind(mixed: Mixed, here: int, there: int) -> None
     assert Counter(elements) == dict.fromkeys(range(10), here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here,there", COUNTS)
 def test_line_148_multiple_epochs(mixed: Mixed, here: int, there: int) -> None:
     dataset = read(dsnb.Dataset.range(10), mixed(here, there).service)
@@ -87,6 +88,7 @@ def test_line_150_empty_dataset(mixed: Mixed, here: int, there: int) -> None:
     assert numbers(read(dsnb.Dataset.range(0), mixed(here, there).service)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [None, "AUTO", "ANY", "any"])
 @pytest.mark.parametrize("here,there", [(0, 1), (0, 3), (3, 1), (3, 3)])
 def test_line_151_all_workers_are_read(mixed: Mixed, here: int, there: int, target: str | None) -> None:

@@ -69,6 +69,7 @@ def read(dataset: dsnb.Dataset, service: Any, mode: str = "parallel_epochs", **o
 # ---- dispatchers
 
 
+@pytest.mark.slow
 def test_line_166_dispatcher_stop(cluster: MakeCluster) -> None:
     one = cluster(1)
     elements = iter(read(HUNDRED, one.service))
@@ -83,6 +84,7 @@ def test_line_167_dispatcher_restart_before_reading(durable: Cluster) -> None:
     assert numbers(dataset) == list(range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
 def test_line_168_dispatcher_restart_during_reading(durable: Cluster, limit: int | None) -> None:
     elements = iter(read(HUNDRED, durable.service, max_outstanding_requests=limit))
@@ -179,6 +181,7 @@ def test_line_176_add_worker_mid_job(durable: Cluster) -> None:
     assert Counter([*got, *numbers(elements)]) == dict.fromkeys(range(MANY), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_port", [True, False], ids=["the same port", "another port"])
 def test_line_177_restart_worker(configured: Cluster, same_port: bool) -> None:
     """The pass begins again; and, as the original cannot, it ends."""

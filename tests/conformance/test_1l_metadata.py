@@ -96,6 +96,7 @@ def upper(text: str) -> str:
     return text.upper()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "AUTO"])
 def test_line_199_the_compression_is_fetched(cluster: MakeCluster, transfer: str, compression: str | None) -> None:
     service = cluster(1).service

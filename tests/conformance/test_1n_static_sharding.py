@@ -124,11 +124,13 @@ def test_line_215_range_without_shards(listed: Listed) -> None:
     assert numbers(read(dsnb.Dataset.range(20), listed(1).service, OFF)) == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [OFF, DATA, FILE_OR_DATA, HINT])
 def test_line_216_a_list_of_one_worker(listed: Listed, mode: Any) -> None:
     assert numbers(read(dsnb.Dataset.range(20), listed(0, workers=1).service, mode)) == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FILE, DATA, FILE_OR_DATA, HINT])
 @pytest.mark.parametrize("target", ["AUTO", "ANY"])
 def test_line_217_all_workers_together_have_everything_once(
@@ -306,6 +308,7 @@ def test_line_240_every_policy_runs(listed: Listed, folder: Folder) -> None:
     assert counts == {OFF: 500, DYNAMIC: 100, FILE: 100, DATA: 100, FILE_OR_DATA: 100, HINT: 500}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [DATA, FILE_OR_DATA, HINT])
 @pytest.mark.parametrize("index", range(WORKERS))
 def test_line_241_the_results_of_each_worker(listed: Listed, mode: Any, index: int) -> None:
@@ -314,6 +317,7 @@ def test_line_241_the_results_of_each_worker(listed: Listed, mode: Any, index: i
     assert numbers(read(marked, listed(index).service, mode)) == list(range(index, 20, WORKERS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(WORKERS))
 def test_line_241_text_files_of_different_lengths(listed: Listed, tmp_path: Path, index: int) -> None:
     for file in range(WORKERS):
@@ -359,6 +363,7 @@ def test_a_place_in_the_list_that_nobody_took_is_told_when_reading_begins(cluste
     assert told == ["pass 0 of job 'job' ended without shard 1 of 2 (otherhost): no worker came"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entries", [None, ["localhost:%port%"] * 3], ids=["no list", "a list"])
 def test_shards_go_on_when_the_dispatcher_is_started_again(
     cluster: MakeCluster, tmp_path: Path, entries: list[str] | None
@@ -378,6 +383,7 @@ def test_shards_go_on_when_the_dispatcher_is_started_again(
     assert sorted(again) == list(range(3000))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* draws anew in each pass:dsnb.errors.CacheWarning")
 @pytest.mark.parametrize("where", ["in a folder", "in memory"])
 @pytest.mark.parametrize("batched", [False, True], ids=["cut before", "cut behind"])

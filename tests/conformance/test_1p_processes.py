@@ -39,6 +39,7 @@ def spread(cluster: MakeCluster) -> Iterator[Spread]:
         worker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here,there", COUNTS)
 def test_line_252_all_workers_are_read(spread: Spread, here: int, there: int) -> None:
     service = spread(here, there).service
@@ -47,6 +48,7 @@ def test_line_252_all_workers_are_read(spread: Spread, here: int, there: int) ->
     assert Counter(elements) == dict.fromkeys(range(1, 11), here + there)
 
 
+@pytest.mark.slow
 def test_line_252_static_shards_in_several_processes(spread: Spread) -> None:
     service = spread(1, 2).service
     for mode in (dsnb.ShardingPolicy.DATA, dsnb.ShardingPolicy.DYNAMIC):

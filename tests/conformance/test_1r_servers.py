@@ -122,6 +122,7 @@ def test_line_311_joining_what_was_never_started_is_an_error(make: Make) -> None
         make().join()
 
 
+@pytest.mark.slow
 def test_line_312_workers_are_counted_the_moment_they_are_there(dispatcher: dsnb.DispatchServer) -> None:
     workers = []
     for count in range(3):

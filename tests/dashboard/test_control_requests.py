@@ -34,6 +34,7 @@ def ended(requests: RequestRunner) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 def test_a_request_is_confirmed_by_the_service(service: dsnb.DataService) -> None:
     cache = dsnb.CrossTrainerCache("a", on_lag="wait")
     numbers = (
@@ -53,6 +54,7 @@ def test_a_request_is_confirmed_by_the_service(service: dsnb.DataService) -> Non
     requests.stop()
 
 
+@pytest.mark.slow
 def test_what_the_service_refuses_is_told_in_its_words(service: dsnb.DataService) -> None:
     requests = RequestRunner(lambda: (service.target, service.token))
     requests.submit(Request("evict", (("job", "nobody's"), ("trainer", "a"))))

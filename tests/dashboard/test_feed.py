@@ -75,6 +75,7 @@ def test_before_the_first_snapshot_it_is_stale() -> None:
     assert health.age_s is None
 
 
+@pytest.mark.slow
 def test_a_failing_source_is_named_and_asked_again() -> None:
     back = threading.Event()
 

@@ -39,6 +39,7 @@ def older() -> Iterator[str]:
     server.stop(1)
 
 
+@pytest.mark.slow
 def test_its_status_is_shown_and_its_refusal_told(older: str) -> None:
     feed = Feed(snapshot_stream(older, TOKEN)).start()
     requests = RequestRunner(lambda: (older, TOKEN))

@@ -40,6 +40,7 @@ def page(url: str) -> str:
         return text
 
 
+@pytest.mark.slow
 def test_it_serves_a_page_and_stops_whole(server: Any) -> None:
     running = server.start_in_thread(source)
     try:
@@ -120,6 +121,7 @@ def page_through(url: str, host: str) -> str:
         return text
 
 
+@pytest.mark.slow
 def test_without_its_key_a_page_shows_nothing_to_other_users_of_this_machine(server: Any) -> None:
     running = server.start_in_thread(source)
     try:

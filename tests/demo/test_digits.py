@@ -23,6 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return digits.unpack(tmp_path_factory.mktemp("digits"))
 
 
+@pytest.mark.slow
 def test_all_images_are_there_with_the_labels_of_the_source(folder: Path) -> None:
     labels = Counter(int(path.parent.name) for path in folder.glob("*/*/*.png"))
 
@@ -78,12 +79,14 @@ def test_the_archive_is_small_and_names_no_path_outside_itself() -> None:
     assert not [name for name in names if name.startswith("/") or ".." in name]
 
 
+@pytest.mark.slow
 def test_the_temporary_folder_is_removed() -> None:
     with digits.unpacked() as folder:
         assert folder.is_dir()
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_temporary_folder_is_removed_after_an_error() -> None:
     with pytest.raises(KeyboardInterrupt), digits.unpacked() as folder:
         raise KeyboardInterrupt

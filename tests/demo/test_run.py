@@ -47,6 +47,7 @@ def figures(whole_run: tuple[dict[str, Any], str]) -> dict[str, Any]:
     return whole_run[0]
 
 
+@pytest.mark.slow
 def test_both_trainers_pass_the_accuracy(figures: dict[str, Any]) -> None:
     assert len(figures["trainers"]) == 2
     for trainer in figures["trainers"]:
@@ -89,6 +90,7 @@ def test_progress_goes_to_standard_error(whole_run: tuple[dict[str, Any], str]) 
     assert "Traceback" not in progress
 
 
+@pytest.mark.slow
 def test_without_json_the_table_follows_the_progress(tmp_path: Path) -> None:
     with demo(tmp_path, "--batches", "60", "--accuracy", "0.1") as process:
         assert process.wait_for_exit() == 0
@@ -100,6 +102,7 @@ def test_without_json_the_table_follows_the_progress(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_missed_accuracy_is_an_error_with_advice(tmp_path: Path) -> None:
     with demo(tmp_path, "--json", "--accuracy", "1.0", "--deadline", "1") as process:
         assert process.wait_for_exit() == 1
@@ -110,6 +113,7 @@ def test_a_missed_accuracy_is_an_error_with_advice(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how, code", [("interrupt", 130), ("terminate", 143)])
 def test_ended_in_the_middle_it_leaves_nothing(tmp_path: Path, how: str, code: int) -> None:
     with demo(tmp_path, "--json") as process:
@@ -124,6 +128,7 @@ def test_ended_in_the_middle_it_leaves_nothing(tmp_path: Path, how: str, code: i
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_dashboard_is_served_meanwhile_and_while_it_holds(tmp_path: Path) -> None:
     require_module("panel")
     options = ("--batches", "60", "--accuracy", "0.1", "--hold", "600")
@@ -141,6 +146,7 @@ def test_the_dashboard_is_served_meanwhile_and_while_it_holds(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_with_worker_processes_it_shares_as_well_also_when_one_is_killed(tmp_path: Path) -> None:
     with demo(tmp_path, "--json", "--isolation", "process") as process:
         wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=60)

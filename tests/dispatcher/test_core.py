@@ -517,6 +517,7 @@ def run_schedules(count: int, steps: int) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_core_keeps_its_promises_under_any_schedule() -> None:
     run_schedules(300, 30)
 

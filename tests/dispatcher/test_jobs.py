@@ -138,6 +138,7 @@ def test_of_many_passes_of_a_job_the_newest_are_kept_and_that_the_others_are_ove
     assert service.join(dataset, "train", iteration=0, skip_finished=True).number == 3 * MAX_FINISHED_ITERATIONS
 
 
+@pytest.mark.slow
 def test_a_shared_job_whose_passes_are_archived_goes_on_with_the_next_one() -> None:
     service = Service()
     worker = service.add_worker("w")
@@ -186,6 +187,7 @@ def test_of_many_jobs_that_nobody_reads_the_newest_are_kept_and_that_the_others_
     assert not service.core.state.iteration("train", 2).finished
 
 
+@pytest.mark.slow
 def test_a_position_begins_a_pass_that_is_over_anew_though_nothing_is_kept_of_it() -> None:
     service = Service(replace(CONFIG, job_gc_timeout_ms=600_000))
     worker = service.add_worker("w")

@@ -101,6 +101,7 @@ def test_a_journal_that_was_closed_goes_on_where_it_was(path: Path, records: lis
     assert loaded(path).export() == replay(records).export()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_holds_what_was_answered(path: Path, tmp_path: Path, records: list[Record]) -> None:
     """What a killed process leaves is what its files hold at that moment: they are copied after each commit."""
     journal, dead = Journal(path), tmp_path / "dead"
@@ -259,6 +260,7 @@ input()
         assert list(loaded(path).workers) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_it_does_not_grow_with_history(place: Path | None, records: list[Record], path: Path) -> None:
     journal = filled(place, records)
     state = journal.load()

@@ -111,6 +111,7 @@ def run_schedules(count: int, steps: int) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_rounds_are_whole_and_in_one_order_under_any_schedule() -> None:
     run_schedules(120, 25)
 

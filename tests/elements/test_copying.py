@@ -32,6 +32,7 @@ class Sample:
 IMAGE = np.arange(12).reshape(3, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [(), (3,), (28, 28), (BLOCK_BYTES,), (0,), (2, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [np.uint8, "M8[s]", "S3", "U2", [("a", np.int8), ("b", np.float64)]], ids=str)
 @pytest.mark.parametrize("count", [0, 1, 200])

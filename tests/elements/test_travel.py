@@ -166,6 +166,7 @@ def beside(tmp_path: Path) -> Iterator[NotebookFolder]:
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source, result", CASES.values(), ids=CASES)
 def test_it_works_where_nothing_of_it_is(beside: NotebookFolder, source: str, result: Any) -> None:
     graph = beside.serialise_cell(source)

@@ -24,6 +24,7 @@ SOAK = 200
 HOUR_S = float(os.environ.get("DSNB_TEST_HOUR_S", "3600"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SHORT)
 def test_what_came_and_what_was_reported_agree_element_by_element(seed: int, tmp_path: Path) -> None:
     Attack(draw(seed), tmp_path).run()

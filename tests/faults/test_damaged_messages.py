@@ -62,6 +62,7 @@ def wide_elements(cluster: Cluster, mode: str) -> dsnb.Dataset:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode, each", [("distributed_epoch", 1), ("parallel_epochs", 2)])
 def test_what_was_in_a_damaged_message_comes_again_and_nothing_comes_twice(mode: str, each: int) -> None:
     flips = Flips({20, 300, 600}.__contains__)
@@ -71,6 +72,7 @@ def test_what_was_in_a_damaged_message_comes_again_and_nothing_comes_twice(mode:
     assert got == sorted(each * list(range(COUNT)))
 
 
+@pytest.mark.slow
 def test_a_worker_whose_messages_all_arrive_damaged_is_given_up_with_one_error() -> None:
     flips = Flips(lambda _seen: True)
     got: list[int] = []

@@ -69,6 +69,7 @@ def check_exactly_once(dispatcher: RestartableDispatcher, count: int, kills: int
     assert (job.lost_splits, job.state) == (0, "finished")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_each_element_comes_once_over_four_kills(
     dispatcher: RestartableDispatcher, workers: list[dsnb.WorkerServer], seed: int
@@ -91,6 +92,7 @@ def test_each_element_comes_once_over_twenty_kills(
         print(f"\n20 kills in 10,000 elements: each came once; {time.monotonic() - began:.0f} s")  # noqa: T201
 
 
+@pytest.mark.slow
 def test_it_is_killed_before_between_and_during_passes(
     dispatcher: RestartableDispatcher, workers: list[dsnb.WorkerServer]
 ) -> None:
@@ -108,6 +110,7 @@ def test_it_is_killed_before_between_and_during_passes(
     dispatcher.wait_until_ready()
 
 
+@pytest.mark.slow
 def test_readers_of_one_job_share_its_pass_over_kills(
     dispatcher: RestartableDispatcher, workers: list[dsnb.WorkerServer]
 ) -> None:
@@ -124,6 +127,7 @@ def test_readers_of_one_job_share_its_pass_over_kills(
     assert sorted(joined(got)) == list(range(1_500))
 
 
+@pytest.mark.slow
 def test_trainers_of_a_cached_job_see_one_sequence_over_a_kill(
     dispatcher: RestartableDispatcher, workers: list[dsnb.WorkerServer]
 ) -> None:
@@ -145,6 +149,7 @@ def test_trainers_of_a_cached_job_see_one_sequence_over_a_kill(
         elements.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_the_dispatcher_is_away_is_missed_when_it_is_back(tmp_path: Path) -> None:
     """Its part is made again behind what its readers had of it: how far it was is kept with everything else."""
     settings = {"work_dir": tmp_path, "worker_timeout_ms": 2_000}
@@ -180,6 +185,7 @@ def test_a_dispatcher_that_was_stopped_for_longer_than_all_times_loses_nobody(tm
             assert sorted(got) == list(range(1_000))
 
 
+@pytest.mark.slow
 def test_who_comes_while_it_is_away_waits_for_it(dispatcher: RestartableDispatcher) -> None:
     config = dsnb.WorkerConfig(dispatcher_address=dispatcher.target, token=dispatcher.token)
     policy = dsnb.distribute("distributed_epoch", dispatcher.target, job_name="train")
@@ -196,6 +202,7 @@ def test_who_comes_while_it_is_away_waits_for_it(dispatcher: RestartableDispatch
     assert sorted(got[0]) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_dispatcher_without_a_work_dir_begins_anew_and_nobody_is_taken_for_another() -> None:
     """Its numbers begin again as well: neither an old reader nor an old task may pass for a new one."""
     with Cluster(1, dispatcher={"token": "the same"}) as cluster:

@@ -24,6 +24,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield scene
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("readers", [1, 2])
 def test_a_killed_workers_part_is_made_again_and_comes_once(scene: Scene, transfer: str, readers: int) -> None:
@@ -36,6 +37,7 @@ def test_a_killed_workers_part_is_made_again_and_comes_once(scene: Scene, transf
     assert scene.cluster.job("train").lost_splits == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_loses_nothing(scene: Scene) -> None:
     scene.register(dsnb.Dataset.range(3_000).map(paced(0.0005)))
     reader = scene.read()
@@ -62,6 +64,7 @@ def test_what_a_killed_reader_had_not_consumed_comes_to_the_other(scene: Scene, 
     scene.check_each_once(1_500, in_hand=1, again=UNTOLD[transfer])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_a_reader_that_sleeps_and_is_killed_causes_no_duplicate(scene: Scene, transfer: str) -> None:
     scene.register(dsnb.Dataset.range(300))
@@ -75,6 +78,7 @@ def test_a_reader_that_sleeps_and_is_killed_causes_no_duplicate(scene: Scene, tr
     assert len(other.got) == 300 - len(victim.got)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_a_suspended_reader_comes_back_and_nothing_is_lost_or_doubled(scene: Scene, transfer: str) -> None:
     scene.register(dsnb.Dataset.range(4_000))
@@ -91,6 +95,7 @@ def test_a_suspended_reader_comes_back_and_nothing_is_lost_or_doubled(scene: Sce
     scene.check_each_once(4_000, again=told_as_again(scene))
 
 
+@pytest.mark.slow
 def test_the_only_reader_of_a_pass_comes_back_to_where_it_was(scene: Scene) -> None:
     scene.register(dsnb.Dataset.range(1_000))
     victim = scene.read(job_name="", pause_s=0.002)
@@ -108,6 +113,7 @@ def told_as_again(scene: Scene) -> int:
     return sum(int(match[1].replace(",", "")) for match in told if match)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [0, 32])
 def test_elements_in_a_batch_that_a_killed_reader_had_begun_are_not_lost(scene: Scene, batch: int) -> None:
     scene.register(dsnb.Dataset.range(2_000).map(paced(0.0002)))
@@ -119,6 +125,7 @@ def test_elements_in_a_batch_that_a_killed_reader_had_begun_are_not_lost(scene: 
     scene.check_each_once(2_000, in_hand=max(1, batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["is suspended", "leaves"])
 def test_elements_that_a_reader_alone_has_are_counted_when_it_does_not_consume_them(scene: Scene, what: str) -> None:
     """Of a dead worker whose part cannot be made again; they are nobody's when their reader goes."""
@@ -145,6 +152,7 @@ def test_elements_that_a_reader_alone_has_are_counted_when_it_does_not_consume_t
     assert scene.cluster.job("train").lost_splits == lost
 
 
+@pytest.mark.slow
 def test_the_last_batch_of_a_reader_is_not_counted_as_lost(scene: Scene) -> None:
     """It holds elements of a worker that is gone, while the pass waits for another trainer."""
     scene.register(dsnb.Dataset.range(3_000).map(paced(0.005), num_parallel_calls=2, deterministic=False))

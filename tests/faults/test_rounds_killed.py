@@ -34,6 +34,7 @@ for element in source.apply(policy):
 """
 
 
+@pytest.mark.slow
 def test_rounds_stay_whole_when_a_worker_is_killed_and_what_it_took_is_told_in_time() -> None:
     with Cluster(0, dispatcher=TIMES) as cluster, ExitStack() as stack:
         target, token = cluster.dispatcher.target, cluster.dispatcher.token
@@ -68,6 +69,7 @@ def dispatcher(tmp_path: Path) -> Iterator[RestartableDispatcher]:
         yield dispatcher
 
 
+@pytest.mark.slow
 def test_reading_goes_on_while_the_dispatcher_is_killed_and_workers_join_when_it_is_back(
     dispatcher: RestartableDispatcher,
 ) -> None:
@@ -92,6 +94,7 @@ def test_reading_goes_on_while_the_dispatcher_is_killed_and_workers_join_when_it
     assert [row[0] for row in rows + more].count(0) == 3
 
 
+@pytest.mark.slow
 def test_a_dispatcher_killed_in_the_middle_of_a_change_brings_it_to_an_end(dispatcher: RestartableDispatcher) -> None:
     config = dsnb.WorkerConfig(dispatcher_address=dispatcher.target, token=dispatcher.token)
     with ExitStack() as stack:
@@ -114,6 +117,7 @@ def test_a_dispatcher_killed_in_the_middle_of_a_change_brings_it_to_an_end(dispa
     assert [row[0] for row in rows].count(0) == 4
 
 
+@pytest.mark.slow
 def test_a_consumer_that_was_killed_is_named_and_its_successor_goes_on_with_the_others() -> None:
     times = {**TIMES, "consumer_timeout_ms": 2_000}
     with Cluster(1, dispatcher=times) as cluster:

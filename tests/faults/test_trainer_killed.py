@@ -15,6 +15,7 @@ LONG_S = 60.0
 """The trainer's own time and the dispatcher's for clients, in both of which the others would wait in vain."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", ["grpc", "shared_memory"])
 def test_a_wait_trainer_that_is_killed_holds_nobody_up(tmp_path: Path, transfer: str) -> None:
     with Scene(tmp_path, workers=0, client_timeout_ms=int(1000 * LONG_S)) as scene:

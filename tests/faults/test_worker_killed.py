@@ -108,6 +108,7 @@ def test_a_dynamic_read_goes_on_with_the_other_worker_and_loses_nothing(scene: S
     assert any("takes over the part of worker" in event.text for event in scene.status().events)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_made_again_is_counted_as_it_did_not_arrive(scene: Scene) -> None:
     def wait(number: int) -> int:
         time.sleep(0.001)
@@ -130,6 +131,7 @@ def test_what_cannot_be_made_again_is_counted_as_it_did_not_arrive(scene: Scene)
     assert f"{missing} elements of its part did not arrive and will not come" in warning
 
 
+@pytest.mark.slow
 def test_an_off_read_ends_with_the_other_workers_whole_pass(scene: Scene) -> None:
     elements = iter(scene.read(1_000, "parallel_epochs"))
     got = first(200, elements)
@@ -148,6 +150,7 @@ def test_an_off_read_ends_with_the_other_workers_whole_pass(scene: Scene) -> Non
     assert len(scene.lost_worker_is_gone().workers) == 1
 
 
+@pytest.mark.slow
 def test_readers_who_share_a_job_get_each_element_once_and_all_end(scene: Scene) -> None:
     dataset = scene.read(3_000, "distributed_epoch", max_outstanding_requests=4)
     readers = [iter(dataset), iter(scene.read(3_000, "distributed_epoch", max_outstanding_requests=4))]
@@ -161,6 +164,7 @@ def test_readers_who_share_a_job_get_each_element_once_and_all_end(scene: Scene)
     assert told(caught) == []
 
 
+@pytest.mark.slow
 def test_trainers_of_a_cached_job_go_on_with_what_the_others_make_and_see_the_same(scene: Scene) -> None:
     def trainer(name: str) -> Any:
         return iter(scene.read(None, "parallel_epochs", cross_trainer_cache=dsnb.CrossTrainerCache(trainer_id=name)))
@@ -185,6 +189,7 @@ def test_trainers_of_a_cached_job_go_on_with_what_the_others_make_and_see_the_sa
         elements.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_lag", ["wait", "spill"])
 def test_each_trainer_of_endless_data_is_told_exactly_what_a_dead_worker_did_not_give_it(
     scene: Scene, on_lag: str
@@ -221,6 +226,7 @@ def test_each_trainer_of_endless_data_is_told_exactly_what_a_dead_worker_did_not
         elements.close()
 
 
+@pytest.mark.slow
 def test_trainers_of_a_finite_shared_pass_see_the_same_sequence_also_when_it_is_made_again(scene: Scene) -> None:
     def trainer(name: str) -> Any:
         cache = dsnb.CrossTrainerCache(trainer_id=name, on_lag="spill")
@@ -242,6 +248,7 @@ def test_trainers_of_a_finite_shared_pass_see_the_same_sequence_also_when_it_is_
         assert Counter(numbers_of_one) == Counter(range(2_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1], ids=["the first worker", "the second worker"])
 def test_a_recorded_off_read_goes_on_with_the_other_worker_who_takes_the_recording_over(
     scene: Scene, victim: int, tmp_path: Path
@@ -266,6 +273,7 @@ def test_a_recorded_off_read_goes_on_with_the_other_worker_who_takes_the_recordi
     assert [trainer.lost for trainer in scene.cluster.job("train").trainers if trainer.lost] == [3_000 - first_pass]
 
 
+@pytest.mark.slow
 def test_a_recorded_dynamic_read_loses_nothing_and_neither_does_the_next_pass(scene: Scene, tmp_path: Path) -> None:
     dataset = scene.recorded(1_500, "distributed_epoch", tmp_path)
     elements = iter(dataset)
@@ -280,6 +288,7 @@ def test_a_recorded_dynamic_read_loses_nothing_and_neither_does_the_next_pass(sc
         assert sorted(timed(iter(dataset))) == list(range(1_500))
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_in_time_begins_its_pass_again(scene: Scene) -> None:
     """The same address, another process: the task's incarnation goes up, and its readers are told."""
     address = address_of(scene.victim)
@@ -301,6 +310,7 @@ def test_a_worker_that_comes_back_in_time_begins_its_pass_again(scene: Scene) ->
     assert set(before.values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_read_whose_last_worker_was_killed_goes_on_when_another_one_comes(scene: Scene) -> None:
     elements = iter(scene.read(2_000, "distributed_epoch"))
     got = first(100, elements)

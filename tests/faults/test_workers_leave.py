@@ -28,6 +28,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "remove"])
 @pytest.mark.parametrize("transfer", ["local", "grpc"])
 def test_workers_that_are_stopped_one_after_another_cost_the_reader_nothing(
@@ -46,6 +47,7 @@ def test_workers_that_are_stopped_one_after_another_cost_the_reader_nothing(
     assert Counter(got) == dict.fromkeys(range(SIZE), REPETITIONS)
 
 
+@pytest.mark.slow
 def test_workers_that_are_interrupted_cost_the_reader_nothing(tmp_path: Path) -> None:
     with Scene(tmp_path, workers=5) as scene:
         scene.register(short_repetitions())
@@ -58,6 +60,7 @@ def test_workers_that_are_interrupted_cost_the_reader_nothing(tmp_path: Path) ->
         assert Counter(reader.got) == dict.fromkeys(range(SIZE), REPETITIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [0, 16], ids=["elements", "batches"])
 @pytest.mark.parametrize("trainer", ["", "a trainer"], ids=["alone", "shared"])
 def test_what_the_only_worker_was_not_given_before_it_left_comes_of_the_next_one(
@@ -74,6 +77,7 @@ def test_what_the_only_worker_was_not_given_before_it_left_comes_of_the_next_one
         assert Counter(reader.got) == dict.fromkeys(range(1_500), 1)
 
 
+@pytest.mark.slow
 def test_a_pass_that_ended_is_over_for_its_reader_when_all_its_workers_are_gone(tmp_path: Path) -> None:
     with Scene(tmp_path, workers=2, work_dir=tmp_path / "work") as scene:
         scene.register(dsnb.Dataset.range(1_500).map(paced(0.0005)))

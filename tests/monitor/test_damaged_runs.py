@@ -46,6 +46,7 @@ def damaged(run: bytes, draw: random.Random) -> bytes:
     return run[:at] if kind == "cut" else run[:at] + run[at + length :]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dsnb.errors.DataLossWarning")
 def test_whatever_is_damaged_the_error_is_a_page_and_the_rest_is_read(tmp_path: Path, run: bytes) -> None:
     draw, path = random.Random(SEED), tmp_path / "run.db"

@@ -61,6 +61,7 @@ def test_a_writer_ends_with_its_service(tmp_path: Path) -> None:
     assert kept(tmp_path / "run.db")
 
 
+@pytest.mark.slow
 def test_a_long_run_stays_within_bounds_and_keeps_its_beginning(tmp_path: Path, service: dsnb.DataService) -> None:
     path = tmp_path / "run.db"
     with RunWriter(path, service.target, service.token, every_s=0.1, max_snapshots=8):
@@ -87,6 +88,7 @@ def test_a_writer_goes_on_when_the_dispatcher_is_back_and_behind_what_an_earlier
         assert kept(path)[: len(before)] == before
 
 
+@pytest.mark.slow
 def test_what_is_no_run_is_refused_and_left_as_it_is(tmp_path: Path, service: dsnb.DataService) -> None:
     text, other, newer = tmp_path / "text", tmp_path / "other.db", tmp_path / "newer.db"
     text.write_text("this is no database, and long enough to be seen as such" * 100)
@@ -110,6 +112,7 @@ def test_what_is_no_run_is_refused_and_left_as_it_is(tmp_path: Path, service: ds
         service.record(tmp_path / "no folder" / "run.db")
 
 
+@pytest.mark.slow
 def test_a_damaged_snapshot_is_told(tmp_path: Path, service: dsnb.DataService) -> None:
     path = tmp_path / "run.db"
     with service.record(path):

@@ -114,6 +114,7 @@ def test_a_with_block_stops_only_the_service_that_it_started() -> None:
     assert anew.stopped
 
 
+@pytest.mark.slow
 def test_all_handles_of_a_service_share_its_dashboard() -> None:
     require_module("panel")
     first = dsnb.start(workers=1)

@@ -17,6 +17,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_argument_shows_the_cell_and_a_page_of_a_few_lines(kernel: Kernel, name: str) -> None:
     code, told = WRONG[name]

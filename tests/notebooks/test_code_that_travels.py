@@ -47,6 +47,7 @@ def write(path: Path, source: str) -> None:
 READ = "print([int(x) for x in read(dsnb.Dataset.range(2).map(f))])"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module, cell",
     [

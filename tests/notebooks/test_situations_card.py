@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.kernel import Kernel
 from tests.support.requires import require_module
 
@@ -38,6 +40,7 @@ print(widgets._head.value.endswith(": stopped"), widgets._slider.disabled, sorte
 """
 
 
+@pytest.mark.slow
 def test_a_card_is_live_while_a_cell_runs_scales_and_ends_with_the_service(own_kernel: Kernel) -> None:
     require_module("ipywidgets")
     own_kernel.take_census()

@@ -33,6 +33,7 @@ assert sorted(int(x) for x in again) == list(range(100))
 """A service with two workers that does what services do."""
 
 
+@pytest.mark.slow
 def test_the_start_cell_is_run_twice(kernel: Kernel) -> None:
     start = "service = dsnb.start(workers=2); print(service.target, len(service.status().workers))"
     first = kernel.run(start)
@@ -75,6 +76,7 @@ def test_a_cell_is_interrupted_in_next(kernel: Kernel) -> None:
     kernel.run("elements.close()" + HEALTHY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_cell_is_interrupted_in_start(kernel: Kernel, isolation: str) -> None:
     """At several moments: whatever was begun is undone, and the name is free again."""
@@ -92,6 +94,7 @@ def test_a_cell_is_interrupted_in_start(kernel: Kernel, isolation: str) -> None:
     kernel.run(HEALTHY)
 
 
+@pytest.mark.slow
 def test_a_cell_is_interrupted_in_stop(kernel: Kernel) -> None:
     """While it waits for user code, which Python cannot stop."""
     kernel.run("service = dsnb.start(workers=2)" + GATE + "read = dsnb.Dataset.range(4).map(lambda x: gate.wait(60))")
@@ -109,6 +112,7 @@ def test_a_cell_is_interrupted_in_stop(kernel: Kernel) -> None:
     kernel.run(HEALTHY)
 
 
+@pytest.mark.slow
 def test_a_cell_is_interrupted_while_a_thread_worker_runs_user_code(kernel: Kernel) -> None:
     """The cell ends at once; the function goes on to its end, and the service with it."""
     kernel.run(
@@ -130,6 +134,7 @@ def test_a_cell_is_interrupted_while_a_thread_worker_runs_user_code(kernel: Kern
     kernel.run("del elements, slow" + HEALTHY)
 
 
+@pytest.mark.slow
 def test_the_kernel_is_interrupted_while_process_workers_run(kernel: Kernel) -> None:
     kernel.run("service = dsnb.start(workers=2, isolation='process')")
     workers = sorted(workers_of(kernel))
@@ -164,6 +169,7 @@ def test_an_exception_leaves_a_with_block(kernel: Kernel) -> None:
     kernel.run(HEALTHY)  # the block had not started it
 
 
+@pytest.mark.slow
 def test_a_thousand_iterators_are_dropped_half_read(kernel: Kernel) -> None:
     kernel.run("service = dsnb.start(workers=2)" + READ + "del elements")
     kernel.take_census()

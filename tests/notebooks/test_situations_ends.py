@@ -64,6 +64,7 @@ def nothing_is_left_of(kernel: Kernel, places: list[str], *, but: tuple[int, ...
     assert list(Path("/dev/shm").glob("*dsnb*")) == []
 
 
+@pytest.mark.slow
 def test_the_kernel_is_restarted(own_kernel: Kernel) -> None:
     places = work(own_kernel)
     old = own_kernel.processes()
@@ -74,6 +75,7 @@ def test_the_kernel_is_restarted(own_kernel: Kernel) -> None:
     assert own_kernel.run("print(service.name)") == "default\n"
 
 
+@pytest.mark.slow
 def test_the_kernel_is_shut_down(own_kernel: Kernel) -> None:
     places = work(own_kernel)
     began = time.monotonic()
@@ -83,12 +85,14 @@ def test_the_kernel_is_shut_down(own_kernel: Kernel) -> None:
     assert own_kernel.log_text() == ""
 
 
+@pytest.mark.slow
 def test_the_kernel_is_killed(own_kernel: Kernel) -> None:
     places = work(own_kernel)
     own_kernel.kill()
     nothing_is_left_of(own_kernel, places)
 
 
+@pytest.mark.slow
 def test_the_kernel_is_killed_while_a_forked_child_lives(own_kernel: Kernel) -> None:
     places = work(own_kernel)
     child = int(own_kernel.run(CHILD))
@@ -97,6 +101,7 @@ def test_the_kernel_is_killed_while_a_forked_child_lives(own_kernel: Kernel) -> 
     assert own_kernel.processes() == [child]
 
 
+@pytest.mark.slow
 def test_the_interpreter_ends_with_live_iterators_services_and_dashboards(tmp_path: Path) -> None:
     """A script that comes to its end, or is left by an exception, in the middle of everything."""
     ends = {"": 0, "import sys; sys.exit(3)": 3, "heavy.status(); 1 / 0": 1}
@@ -115,6 +120,7 @@ def test_the_interpreter_ends_with_live_iterators_services_and_dashboards(tmp_pa
 # ---- several kernels
 
 
+@pytest.mark.slow
 def test_two_kernels_read_from_one_service_and_its_owner_is_killed(
     own_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -141,6 +147,7 @@ def test_two_kernels_read_from_one_service_and_its_owner_is_killed(
         other.run("del elements\nwith dsnb.start(workers=1) as own: print(own.name)")
 
 
+@pytest.mark.slow
 def test_another_kernel_is_restarted_while_it_reads(
     own_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -159,6 +166,7 @@ def test_another_kernel_is_restarted_while_it_reads(
     )
 
 
+@pytest.mark.slow
 def test_the_notebook_is_moved_to_another_folder(tmp_path: Path) -> None:
     """With its helper module, while its kernel runs; another kernel, elsewhere, finds the service as before."""
     (tmp_path / "old").mkdir()
@@ -181,6 +189,7 @@ def test_the_notebook_is_moved_to_another_folder(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.slow
 def test_two_kernels_start_a_service_each(own_kernel: Kernel) -> None:
     with dsnb.start(workers=1) as mine:
         theirs = own_kernel.run("import dsnb; service = dsnb.start(workers=1); print(service.name)").strip()

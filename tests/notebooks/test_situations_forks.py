@@ -87,6 +87,7 @@ ctypes.PyDLL(None).sleep({seconds})  # unlike CDLL, it keeps the interpreter
 """
 
 
+@pytest.mark.slow
 def test_a_cell_forks_a_pool(kernel: Kernel) -> None:
     kernel.run("service = dsnb.start(workers=1)" + BEGIN + POOL)
     kernel.run("assert len(service.status().workers) == 1 and next(elements) == 2\ndel elements, pool")
@@ -157,6 +158,7 @@ def kernels(own_kernel: Kernel, tmp_path: Path) -> Iterator[dict[str, Kernel]]:
         yield {"thread": own_kernel, "process": other}
 
 
+@pytest.mark.slow
 def test_a_cell_holds_the_interpreter(kernels: dict[str, Kernel]) -> None:
     """For longer than a worker may be silent."""
     seconds = 12

@@ -69,6 +69,7 @@ def bytes_of_rows(array: Array) -> list[bytes]:
     return [row.tobytes() for row in array]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", SHAPES)
 def test_writing_into_elements_changes_neither_the_source_nor_a_second_epoch(size: str, way: str) -> None:
@@ -132,6 +133,7 @@ PIPELINES: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["784 bytes", "64 KiB"])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_no_operation_hands_out_memory_that_anybody_else_has(name: str, size: str) -> None:
@@ -148,6 +150,7 @@ def test_no_operation_hands_out_memory_that_anybody_else_has(name: str, size: st
     assert_same(read(untouched), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_elements_that_are_kept_are_not_changed_by_writing_into_others(name: str) -> None:
     """Of one pass: neighbours in a frame, a batch or a page, and the same row again."""
@@ -289,6 +292,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield None if request.param == "memory" else tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*may evict:dsnb.errors.CacheWarning")
 @pytest.mark.parametrize("size", SHAPES)
 def test_a_reader_that_writes_damages_no_recording_and_no_other_reader_of_it(size: str, place: Any) -> None:

@@ -50,6 +50,7 @@ WANTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 SERIAL = sorted(name for name in CHAIN_STEPS if name not in {"parallel map", "prefetch"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERIAL)
 @given(st.integers(0, 25), WANTS)
 @settings(max_examples=30)

@@ -98,6 +98,7 @@ def test_an_object_whose_reduction_raises_anything_is_named() -> None:
     assert isinstance(refused.value.__cause__, LookupError)
 
 
+@pytest.mark.slow
 def test_data_that_is_nested_too_deeply_is_named_by_its_variable() -> None:
     tree: list[Any] = []
     for _ in range(100_000):

@@ -38,6 +38,7 @@ def rest(dataset: Dataset, state: Any) -> list[Any]:
         return [plain(element) for element in elements]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", PIPELINES.values(), ids=PIPELINES)
 def test_each_operation_goes_on_at_every_position(dataset: Dataset) -> None:
     assert_resumable(dataset, most=30)

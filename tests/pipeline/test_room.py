@@ -113,6 +113,7 @@ def test_an_element_that_does_not_fit_is_left_out_as_elsewhere() -> None:
     assert isinstance(error, InvalidArgumentError)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["u1", ">i2", "f4", "M8[s]", "U2"]), min_size=1, max_size=4), st.integers(1, 3))
 def test_leaves_of_any_dtypes_lie_beside_one_another(dtypes: list[str], size: int) -> None:
     def element(number: Any) -> Any:

@@ -60,6 +60,7 @@ def records(*files: int) -> list[str]:
 # ---- DATA
 
 
+@pytest.mark.slow
 @given(st.integers(0, 30), st.integers(1, 7))
 def test_shards_of_data_are_slices(length: int, count: int) -> None:
     expected = [list(range(length))[index::count] for index in range(count)]

@@ -60,6 +60,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_it_is_refused_at_the_call_by_name_and_with_advice(name: str) -> None:
     call, said = WRONG[name]

@@ -62,6 +62,7 @@ def test_a_full_disk_leaves_no_empty_token_behind(tmp_path: Path) -> None:
     assert lines[3] == "LEFT ['token']"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"\n", bytes(32)], ids=["empty", "blank", "zeros"])
 def test_a_work_dir_with_a_damaged_token_is_explained_and_nothing_starts(tmp_path: Path, content: bytes) -> None:
     folder = tmp_path / "work"
@@ -112,6 +113,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_an_empty_variable_is_refused_by_each_command(command: list[str]) -> None:
     with PythonProcess(["-m", "dsnb", *command], env={"DSNB_TOKEN": ""}) as process:
@@ -120,6 +122,7 @@ def test_an_empty_variable_is_refused_by_each_command(command: list[str]) -> Non
         assert "Traceback" not in process.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 @pytest.mark.parametrize("file", [os.devnull, "empty"])
 def test_an_empty_token_file_is_refused_by_each_command(command: list[str], file: str, tmp_path: Path) -> None:

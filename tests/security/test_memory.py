@@ -126,6 +126,7 @@ def send_one(address: str, method: str, data: bytes, shown: Any) -> None:
         channel.unary_unary(method)(data, metadata=shown, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_large_message_of_a_stranger_is_not_read(server: tuple[str, int]) -> None:
     address, pid = server
     data = bytes(128 * MIB)
@@ -144,6 +145,7 @@ def test_many_connections_with_large_messages_at_once_are_not_read(server: tuple
     watched.check()
 
 
+@pytest.mark.slow
 def test_streams_without_an_end_are_not_read(server: tuple[str, int]) -> None:
     address, pid = server
 
@@ -161,6 +163,7 @@ def test_streams_without_an_end_are_not_read(server: tuple[str, int]) -> None:
     watched.check()
 
 
+@pytest.mark.slow
 def test_thousands_of_calls_leave_no_memory_and_no_threads(server: tuple[str, int]) -> None:
     address, pid = server
     shown = [("dsnb-version", "2"), ("dsnb-proof-bin", b"x" * 700), ("filler", "y" * 700)]
@@ -192,6 +195,7 @@ def test_connections_that_say_little_or_nothing_cost_little(server: tuple[str, i
     watched.check()
 
 
+@pytest.mark.slow
 def test_hellos_that_were_recorded_leave_nothing_however_often_they_are_said(
     dispatcher: RestartableDispatcher,
 ) -> None:
@@ -212,6 +216,7 @@ def test_hellos_that_were_recorded_leave_nothing_however_often_they_are_said(
     watched.check()
 
 
+@pytest.mark.slow
 def test_who_knows_the_token_is_served_meanwhile(dispatcher: RestartableDispatcher, worker: PythonProcess) -> None:
     over = threading.Event()
     target = dispatcher.target.removeprefix("grpc://")

@@ -45,6 +45,7 @@ def seen_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
 
 
+@pytest.mark.slow
 def test_no_argument_list_and_no_environment_holds_the_token() -> None:
     with dsnb.start(workers=2, isolation="process", token=TOKEN) as service:
         numbers = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", service))
@@ -55,6 +56,7 @@ def test_no_argument_list_and_no_environment_holds_the_token() -> None:
             assert traces_of(TOKEN, seen_of(pid)) == []
 
 
+@pytest.mark.slow
 def test_nothing_that_is_printed_pickled_or_kept_holds_the_token(tmp_path: Path) -> None:
     out, err = StringIO(), StringIO()
     started = partial(dsnb.start, workers=1, token=TOKEN, work_dir=tmp_path / "work", name="digits")
@@ -105,6 +107,7 @@ def test_no_message_has_a_field_for_a_token() -> None:
         assert not [name for name in message.__struct_fields__ if "token" in name or "secret" in name]
 
 
+@pytest.mark.slow
 def test_a_worker_that_crashes_tells_no_token() -> None:
     with dsnb.start(workers=1, isolation="process", token=TOKEN) as service:
         [worker] = service.status().workers
@@ -119,6 +122,7 @@ def test_a_worker_that_crashes_tells_no_token() -> None:
     assert traces_of(TOKEN, repr(status).encode()) == []
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_tells_no_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)

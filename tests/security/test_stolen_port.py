@@ -115,6 +115,7 @@ def answers_for(*wanted: str) -> Callable[[Any], bool]:
     return lambda place: all(any(path.endswith(name) for path in place.paths) for name in wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metadata", [nothing, the_callers_own, the_callers_own_cut, anything])
 def test_who_takes_a_dead_dispatchers_port_is_shown_no_token_and_obeyed_by_nobody(
     dispatcher: RestartableDispatcher, tmp_path: Path, metadata: Any
@@ -145,6 +146,7 @@ def test_who_takes_a_dead_dispatchers_port_is_shown_no_token_and_obeyed_by_nobod
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_what_passes_between_the_parts_of_a_service_holds_no_trace_of_its_token() -> None:
     table = np.arange(400_000)  # travels as a blob
     with dsnb.DispatchServer() as dispatcher, closing_recorder(dispatcher.target) as to_dispatcher:
@@ -181,6 +183,7 @@ def closing_recorder(upstream: str) -> Iterator[Recorder]:
         recorder.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["Session", "GetDataset", "GetTask", "GetSplits"])
 def test_who_passes_calls_on_to_where_the_dispatcher_is_now_cannot_have_a_worker_run_something_else(
     tmp_path: Path, changed: str
@@ -223,6 +226,7 @@ def test_who_passes_calls_on_to_where_the_dispatcher_is_now_cannot_have_a_worker
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_calls_that_were_recorded_are_refused_when_they_are_made_again(tmp_path: Path) -> None:
     with RestartableDispatcher(tmp_path / "work") as dispatcher, Relay(dispatcher.target[7:]) as relay:
         token = dispatcher.token
@@ -277,6 +281,7 @@ def test_who_takes_a_dead_workers_port_cannot_pass_another_worker_off_as_it() ->
                     channel.close()
 
 
+@pytest.mark.slow
 def test_many_threads_may_share_a_channel_while_its_server_is_started_again(tmp_path: Path) -> None:
     with RestartableDispatcher(tmp_path / "work") as dispatcher:
         service = dsnb.connect(dispatcher.target, dispatcher.token)

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.support.processes import PythonProcess
 
 READER = """
@@ -38,6 +40,7 @@ def dispatcher_at(address: str) -> Iterator[PythonProcess]:
         yield dispatcher
 
 
+@pytest.mark.slow
 def test_a_reader_that_starts_before_its_dispatcher_finds_the_token_when_it_comes() -> None:
     with (
         begun_before("-c", READER) as (reader, address),
@@ -53,6 +56,7 @@ def test_a_worker_that_starts_before_its_dispatcher_finds_the_token_when_it_come
         worker.wait_for_line("worker ready", timeout=60)
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_token_of_its_own_follows_a_service_that_is_started_again_with_another() -> None:
     """The connection file tells the new one; nothing else does."""
     with begun_before("-m", "dsnb", "worker", "--dispatcher") as (worker, address):

@@ -27,6 +27,7 @@ except dsnb.errors.DsnbError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_address_is_said_while_it_is_still_tried() -> None:
     with (
         dsnb.start(workers=0, name="digits") as service,
@@ -45,6 +46,7 @@ def test_a_wrong_address_is_said_while_it_is_still_tried() -> None:
         assert reader.stderr.count("\n") == 1, "it was said once"
 
 
+@pytest.mark.slow
 def test_a_worker_says_early_that_its_dispatcher_does_not_answer() -> None:
     with (
         port_of_nobody() as port,
@@ -56,6 +58,7 @@ def test_a_worker_says_early_that_its_dispatcher_does_not_answer() -> None:
         assert "start the dispatcher first, or check dispatcher_address" in worker.stderr
 
 
+@pytest.mark.slow
 def test_a_client_that_waits_for_a_service_that_comes_says_nothing_of_an_address_that_is_right() -> None:
     """The connection file names it: so the service is only busy."""
     with (
@@ -121,6 +124,7 @@ def test_the_address_of_a_worker_is_told_from_that_of_its_service() -> None:
         assert "a worker where a dispatcher is meant" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_name_that_does_not_resolve_is_said_as_the_reason() -> None:
     with pytest.raises(UnavailableError, match="there is no host of that name"):
         dsnb.connect("no-such-host.invalid:5050", token="secret")

@@ -74,6 +74,7 @@ def test_an_address_that_is_none(address: str) -> None:
         dsnb.WorkerConfig(dispatcher_address=address)
 
 
+@pytest.mark.slow
 def test_an_address_at_which_nobody_answers(free_port: int) -> None:
     nobody = f"127.0.0.1:{free_port}"
     with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections and says nothing
@@ -136,6 +137,7 @@ def test_a_wrong_token(cluster: Cluster) -> None:
         read(dsnb.Dataset.range(10), dsnb.DataService("stranger", cluster.dispatcher.target, "wrong"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment, told",
     [({}, "wants a token and none was given"), ({"DSNB_TOKEN": "wrong"}, "the token is wrong")],
@@ -181,6 +183,7 @@ class CameraError(OSError):
         return CameraError, (self.camera,)
 
 
+@pytest.mark.slow
 @EACH_TRANSFER
 @pytest.mark.parametrize("parallel", [None, 2], ids=["serial", "parallel"])
 def test_a_function_that_raises(cluster: Cluster, transfer: str, parallel: int | None) -> None:
@@ -208,6 +211,7 @@ def test_a_function_that_raises(cluster: Cluster, transfer: str, parallel: int |
     cluster.add_worker()
 
 
+@pytest.mark.slow
 @EACH_TRANSFER
 @pytest.mark.parametrize("kind", [StopIteration, GeneratorExit, KeyboardInterrupt, SystemExit])
 def test_an_error_that_would_be_mistaken_for_control_flow(
@@ -247,6 +251,7 @@ def test_an_error_that_cannot_be_rebuilt(cluster: Cluster, transfer: str) -> Non
 # -------------------------------------------------------------------------------------------------------- the element
 
 
+@pytest.mark.slow
 @EACH_TRANSFER
 @pytest.mark.parametrize(
     "odd", [lambda x: {"y": x}, lambda x: (x, x), lambda x: np.zeros((2, 2)), lambda x: "text", lambda x: object()],
@@ -279,6 +284,7 @@ def test_an_empty_trainer_id() -> None:
 # --------------------------------------------------------------------------------------------- what stops in mid-read
 
 
+@pytest.mark.slow
 @EACH_TRANSFER
 @pytest.mark.parametrize("limit", [None, 4], ids=["ahead", "four outstanding"])
 def test_a_worker_stopped_in_mid_read(cluster: Cluster, transfer: str, limit: int | None) -> None:
@@ -313,6 +319,7 @@ def values(elements: Iterator[Any], count: int | None = None) -> list[int]:
     return [int(element[0]) for element in islice(elements, count)]
 
 
+@pytest.mark.slow
 @EACH_TRANSFER
 def test_a_worker_stopped_in_mid_read_of_whole_passes(cluster: Cluster, transfer: str) -> None:
     dataset = read(dsnb.Dataset.range(1000).map(lambda x: np.full(4000, x)), cluster.service, "parallel_epochs",
@@ -329,6 +336,7 @@ def test_a_worker_stopped_in_mid_read_of_whole_passes(cluster: Cluster, transfer
     assert len(got) < 2000
 
 
+@pytest.mark.slow
 def test_a_worker_process_killed_in_mid_read(tmp_path: Path) -> None:
     with Cluster(workers=0, dispatcher={"reconnect_ms": 500}) as cluster:
         arguments = ["-m", "dsnb", "worker", "--dispatcher", cluster.address]
@@ -345,6 +353,7 @@ def test_a_worker_process_killed_in_mid_read(tmp_path: Path) -> None:
             assert sorted(got) == list(range(20_000))
 
 
+@pytest.mark.slow
 @EACH_TRANSFER
 def test_the_last_worker_stopped_and_another_started(cluster: Cluster, transfer: str) -> None:
     cluster.workers.pop().stop()
@@ -385,6 +394,7 @@ print("STOPPED", flush=True)
 """
 
 
+@pytest.mark.slow
 @EACH_TRANSFER
 def test_ctrl_c_in_mid_read(transfer: str, tmp_path: Path) -> None:
     code, environment = INTERRUPTED.format(transfer=transfer), {"DSNB_RUNTIME_DIR": str(tmp_path)}

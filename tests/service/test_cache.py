@@ -51,6 +51,7 @@ def test_the_workers_of_a_job_record_once_between_them(tmp_path: Path, where: st
         assert count(calls) == N
 
 
+@pytest.mark.slow
 def test_worker_processes_record_once_between_them(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     with dsnb.start(workers=2, isolation="process") as service:
@@ -60,6 +61,7 @@ def test_worker_processes_record_once_between_them(tmp_path: Path) -> None:
         assert count(calls) == N
 
 
+@pytest.mark.slow
 def test_trainers_that_share_a_job_s_cache_record_once(tmp_path: Path, where: str | None) -> None:
     calls = tmp_path / "calls"
     with dsnb.start(workers=1) as service:
@@ -99,6 +101,7 @@ def dynamic(dataset: dsnb.Dataset, service: dsnb.DataService) -> dsnb.Dataset:
     return dataset.apply(dsnb.distribute("distributed_epoch", service))
 
 
+@pytest.mark.slow
 def test_each_split_is_recorded_by_whoever_gets_it(tmp_path: Path, where: str | None) -> None:
     calls = tmp_path / "calls"
     with dsnb.start(workers=2) as service:
@@ -108,6 +111,7 @@ def test_each_split_is_recorded_by_whoever_gets_it(tmp_path: Path, where: str | 
         assert count(calls) == N
 
 
+@pytest.mark.slow
 def test_splits_with_any_number_of_elements_are_recorded(tmp_path: Path, where: str | None) -> None:
     calls = tmp_path / "calls"
     with dsnb.start(workers=2) as service:
@@ -119,6 +123,7 @@ def test_splits_with_any_number_of_elements_are_recorded(tmp_path: Path, where: 
         assert count(calls) == N
 
 
+@pytest.mark.slow
 def test_files_are_recorded_one_by_one(tmp_path: Path, where: str | None) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("".join(f"{number}{line}\n" for line in range(number * 3)))
@@ -129,6 +134,7 @@ def test_files_are_recorded_one_by_one(tmp_path: Path, where: str | None) -> Non
             assert read(ds) == sorted(int(f"{number}{line}") for number in range(5) for line in range(number * 3))
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_early_leaves_its_splits_and_another_one_makes_the_rest(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     for workers in (2, 1):
@@ -196,6 +202,7 @@ def test_what_mixes_splits_is_named_where_the_job_is_asked_for(tmp_path: Path, w
         assert len(list(dynamic(dsnb.Dataset.range(9).cache(where).batch(2), service))) == 5
 
 
+@pytest.mark.slow
 def test_memory_that_worker_processes_do_not_share_is_told_of_with_the_remedy(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     with dsnb.start(workers=2, isolation="process") as service:

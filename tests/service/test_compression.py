@@ -42,6 +42,7 @@ def told(cluster: Cluster, job: str, word: str) -> str:
     return wait_for(found, timeout=60, what="the status to tell of compression")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [None, "LZ4", "ZSTD", "AUTO"])
 def test_all_arrives_whatever_is_asked_for_and_the_status_tells(cluster: Cluster, asked: str | None) -> None:
     with reading(cluster, f"job {asked}", compression=asked, checksum=True) as elements:
@@ -52,6 +53,7 @@ def test_all_arrives_whatever_is_asked_for_and_the_status_tells(cluster: Cluster
     assert ("the link carries" in found) if asked == "AUTO" else (found == f"{asked or 'none'}: as asked for")
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_readers_in_this_process(cluster: Cluster) -> None:
     with reading(cluster, "local", data_transfer_protocol="local") as elements:
         assert np.array_equal(next(elements), ROWS[0])
@@ -59,6 +61,7 @@ def test_nothing_is_said_of_readers_in_this_process(cluster: Cluster) -> None:
         assert [task.compression for task in job.tasks] == [""]
 
 
+@pytest.mark.slow
 def test_auto_says_what_is_not_installed_and_goes_without(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsnb.client.tasks.installed_codecs", lambda: ())
     with reading(cluster, "bare") as elements:
@@ -75,6 +78,7 @@ def test_a_codec_that_is_named_and_missing_is_refused_at_the_call(
         reading(cluster, "named", compression="LZ4")
 
 
+@pytest.mark.slow
 def test_an_element_larger_than_any_credit_arrives_whole(cluster: Cluster) -> None:
     large = np.arange(3_000_000)
     ds = dsnb.Dataset.from_tensors(large).repeat(3)

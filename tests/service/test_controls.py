@@ -53,6 +53,7 @@ def job(service: dsnb.DataService) -> Iterator[str]:
 # ---- pause and resume
 
 
+@pytest.mark.slow
 def test_a_paused_job_hands_out_what_is_in_flight_and_no_more_until_it_is_resumed(
     service: dsnb.DataService, job: str
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_paused_job_hands_out_what_is_in_flight_and_no_more_until_it_is_resume
     assert sorted(got) == list(range(MANY))
 
 
+@pytest.mark.slow
 def test_who_begins_to_read_a_paused_job_is_warned(service: dsnb.DataService, job: str) -> None:
     elements = read(service)
     next(elements)
@@ -86,6 +88,7 @@ def test_who_begins_to_read_a_paused_job_is_warned(service: dsnb.DataService, jo
 # ---- cancel
 
 
+@pytest.mark.slow
 def test_each_reader_of_a_cancelled_job_gets_an_error_that_says_who_did_it(service: dsnb.DataService, job: str) -> None:
     elements, other = read(service), read(service)
     first(3, elements)
@@ -102,6 +105,7 @@ def test_each_reader_of_a_cancelled_job_gets_an_error_that_says_who_did_it(servi
     assert sorted(numbers(read(service))) == list(range(MANY))
 
 
+@pytest.mark.slow
 def test_a_waiting_reader_of_a_paused_job_is_ended_too(service: dsnb.DataService, job: str) -> None:
     elements = read(service)
     next(elements)
@@ -117,6 +121,7 @@ def test_a_waiting_reader_of_a_paused_job_is_ended_too(service: dsnb.DataService
 # ---- workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_drained_worker_leaves_and_nothing_is_lost_a_removed_one_is_gone_at_once(isolation: Any) -> None:
     with dsnb.start(workers=3, name=f"leaving-{isolation}", isolation=isolation) as service:
@@ -175,6 +180,7 @@ def test_a_pause_outlives_the_dispatcher_and_nothing_is_lost(tmp_path: Any) -> N
 # ---- who may, and whom
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_told_with_those_that_there_are(service: dsnb.DataService) -> None:
     for act in (service.pause, service.resume, service.cancel, service.drain, service.remove):
         with pytest.raises(NotFoundError, match="there is no"):

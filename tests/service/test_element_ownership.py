@@ -92,6 +92,7 @@ def sharing(service: DataService, dataset: Any, job: str, names: list[str], tran
     return {name: trainer(name) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", SHAPES)
 @pytest.mark.parametrize("transfer", TRANSFERS)
@@ -106,6 +107,7 @@ def test_no_element_of_another_trainer_is_damaged_by_one_that_writes_into_its_ow
         iterator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SHAPES)
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_that_holds_for_elements_of_any_structure(service: DataService, name: str, size: str) -> None:
@@ -127,6 +129,7 @@ def test_one_that_comes_later_gets_what_was_produced(service: DataService) -> No
         iterator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SHAPES)
 def test_trainers_that_read_at_once_on_threads_damage_nothing_of_one_another(service: DataService, size: str) -> None:
     count = COUNTS[size]
@@ -149,6 +152,7 @@ def test_trainers_that_read_at_once_on_threads_damage_nothing_of_one_another(ser
         iterator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("size", SHAPES)
 def test_the_source_and_the_next_epochs_stay_as_they_were(size: str, isolation: Any) -> None:

@@ -23,6 +23,7 @@ def is_gone(pid: int) -> bool:
     return not start_time(pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["returns", "stays", "daemon", "program"])
 def test_what_a_function_starts_in_a_worker_process_ends_with_the_service(tmp_path: Path, kind: str) -> None:
     with begun("process", kind, tmp_path) as process:
@@ -34,6 +35,7 @@ def test_what_a_function_starts_in_a_worker_process_ends_with_the_service(tmp_pa
         wait_for(lambda: is_gone(child), what="the end of what the function started")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stays", "daemon"])
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 def test_what_a_function_forks_in_a_worker_ends_when_the_kernel_is_killed(
@@ -45,6 +47,7 @@ def test_what_a_function_forks_in_a_worker_ends_when_the_kernel_is_killed(
         wait_for(lambda: is_gone(child), what="the end of what the function forked")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 def test_a_child_that_returns_from_the_function_ends_at_once_and_produces_nothing(
     tmp_path: Path, isolation: str

@@ -50,6 +50,7 @@ def made(cluster: Cluster) -> int:
 BARS = {"dsnb.progress": dsnb.progress, "tqdm.auto": tqdm}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bar", BARS.values(), ids=BARS)
 @pytest.mark.parametrize("cached", [True, False], ids=["a trainer", "a reader"])
 def test_a_progress_bar_takes_no_element_of_the_shared_job_that_it_shows(

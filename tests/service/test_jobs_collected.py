@@ -61,6 +61,7 @@ def settled(cluster: Cluster) -> tuple[int, int]:
     return len(state.export()), len(gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_hundred_jobs_of_ten_tasks_leave_memory_and_journal_where_they_were(cluster: Cluster, tmp_path: Path) -> None:
     for number in range(10):  # pools and caches take what they keep
         read(cluster, number)
@@ -82,6 +83,7 @@ def test_a_hundred_jobs_of_ten_tasks_leave_memory_and_journal_where_they_were(cl
     assert size(tmp_path) < ALLOWED_JOURNAL
 
 
+@pytest.mark.slow
 def test_of_many_finished_jobs_the_newest_are_shown_and_the_others_are_counted(tmp_path: Path) -> None:
     """As after a search over a hundred and more trainings: whatever was read, a status stays small."""
     with Cluster(1, dispatcher={"work_dir": tmp_path, "job_gc_check_interval_ms": 50}) as cluster:

@@ -21,6 +21,7 @@ def outcomes(*arguments: str) -> dict[str, list[object] | None]:
         return dict(json.loads(line) for line in process.stdout.splitlines() if line.startswith("["))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_where_files_run_out_the_error_says_how_many_are_open_and_what_the_limit_is(isolation: str) -> None:
     found = outcomes("files", isolation)
@@ -32,6 +33,7 @@ def test_where_files_run_out_the_error_says_how_many_are_open_and_what_the_limit
     assert found["start with 1"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "worker"])
 def test_where_no_thread_can_be_started_the_error_says_how_many_there_are_and_what_the_limit_is(where: str) -> None:
     found = outcomes("threads", where)

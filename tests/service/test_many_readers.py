@@ -86,6 +86,7 @@ def read_on(processes: Sequence[PythonProcess]) -> list[list[int]]:
     return joined(json.loads(line.removeprefix("GOT ")) for line in lines)
 
 
+@pytest.mark.slow
 def test_256_readers_of_four_processes_share_one_job_to_its_end(service: DataService) -> None:
     dsnb.register_dataset(service, dsnb.Dataset.range(4096), dataset_id="numbers")
     with readers(service, 4, 64, 1 << 20, "plain") as processes:
@@ -116,6 +117,7 @@ def check_control_calls_do_not_wait(service: DataService) -> None:
     assert time.monotonic() - began < 10.0
 
 
+@pytest.mark.slow
 def test_each_of_256_trainers_reads_the_same_elements_from_one_window(service: DataService) -> None:
     dsnb.register_dataset(service, dsnb.Dataset.range(500).repeat(), dataset_id="numbers")
     with readers(service, 4, 64, 20, "cached") as processes:
@@ -125,6 +127,7 @@ def test_each_of_256_trainers_reads_the_same_elements_from_one_window(service: D
         assert {trainer.skipped for trainer in job.trainers} == {0}
 
 
+@pytest.mark.slow
 def test_a_killed_process_of_readers_gives_its_places_back() -> None:
     with dsnb.start(workers=1, isolation="process", max_readers=8) as service:
         dsnb.register_dataset(service, dsnb.Dataset.range(500).repeat(), dataset_id="numbers")

@@ -50,6 +50,7 @@ def leaves(elements: list[Any]) -> Counter[int]:
     return Counter(found[found >= 0].tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", TRANSFERS)
 def test_one_worker_gives_what_is_given_here(protocol: str) -> None:
     with Cluster(1) as cluster:

@@ -37,12 +37,14 @@ def shared(
     return dataset.apply(dsnb.distribute(mode, service, **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_elements_come_from_processes_of_their_own(service: DataService) -> None:
     pids = {int(x) for x in shared(service, dsnb.Dataset.range(2000).map(lambda _x: os.getpid()))}
     assert pids <= {worker.pid for worker in service.status().workers}
     assert os.getpid() not in pids
 
 
+@pytest.mark.slow
 def test_functions_and_their_data_go_along(service: DataService) -> None:
     table = np.arange(1 << 18, dtype=np.int64)  # 2 MB: travels as a blob
 
@@ -56,6 +58,7 @@ def test_functions_and_their_data_go_along(service: DataService) -> None:
     assert sorted(int(x) for x in shared(service, dsnb.Dataset.range(50).map(Adder(7)))) == list(range(7, 57))
 
 
+@pytest.mark.slow
 def test_an_error_of_user_code_keeps_its_class_and_place(service: DataService) -> None:
     def pick(x: int) -> str:
         return {0: "nought", 1: "one", 3: "three"}[int(x)]
@@ -68,6 +71,7 @@ def test_an_error_of_user_code_keeps_its_class_and_place(service: DataService) -
     assert sorted(map(str, [*got, *iterator])) == ["nought", "one", "three"]
 
 
+@pytest.mark.slow
 def test_scaling_up_and_down_loses_nothing(service: DataService) -> None:
     def paced(x: int) -> int:
         time.sleep(0.002)
@@ -91,6 +95,7 @@ def replaced(now: Snapshot, pid: int) -> bool:
     return len(now.workers) == 2 and pid not in {worker.pid for worker in now.workers}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_explained_replaced_and_its_readers_go_on(service: DataService) -> None:
     def paced(x: int) -> int:
         time.sleep(0.001)
@@ -123,6 +128,7 @@ def test_a_killed_worker_is_explained_replaced_and_its_readers_go_on(service: Da
     iterator.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_before_it_has_told_its_name_is_replaced(service: DataService) -> None:
     victim = service._cluster.workers[0]
     pid, victim.name = victim.pid, ""  # type: ignore[misc]
@@ -131,6 +137,7 @@ def test_a_worker_that_dies_before_it_has_told_its_name_is_replaced(service: Dat
     assert any("worker that had just begun is being replaced" in event.text for event in now.events)
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_crashes_its_worker_again_and_again_is_not_retried_for_ever() -> None:
     def crash(x: int) -> int:
         os._exit(3)
@@ -180,6 +187,7 @@ def rounds(count: int) -> None:
             assert len(list(shared(service, dsnb.Dataset.range(100).map(lambda x: x + 1)))) == 100
 
 
+@pytest.mark.slow
 def test_starts_reads_and_stops_leave_nothing() -> None:
     """The leak checks after each test look for threads, children, sockets, files and shared memory."""
     rounds(5)
@@ -214,6 +222,7 @@ def kill_owners(count: int) -> None:
             assert "no dsnb service" in status.stderr + status.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_owner_takes_its_workers_along() -> None:
     kill_owners(2)
 

@@ -44,6 +44,7 @@ def test_an_endless_repeat_goes_on_with_the_first_pass_that_is_not_over(cluster:
     assert cluster.job("j").iteration == 9
 
 
+@pytest.mark.slow
 def test_readers_that_repeat_one_job_for_ever_never_end_however_little_each_gets(cluster: Cluster) -> None:
     """With an element to a pass all readers but one find each pass empty."""
     readers = [iter(read(R(1), cluster, job_name="j").repeat()) for _ in range(3)]

@@ -24,6 +24,7 @@ def slow(x: Any) -> Any:
     return x
 
 
+@pytest.mark.slow
 def test_a_page_tells_of_the_whole_run_and_asks_nothing_of_a_network(tmp_path: Path) -> None:
     with Cluster(workers=2) as cluster:
         data = dsnb.Dataset.range(5000).map(slow)
@@ -42,6 +43,7 @@ def test_a_page_tells_of_the_whole_run_and_asks_nothing_of_a_network(tmp_path: P
     assert "worker w0 joined" in text
 
 
+@pytest.mark.slow
 def test_a_page_without_a_recording_tells_of_the_next_seconds(tmp_path: Path) -> None:
     with dsnb.start(workers=1, name="reported") as service:
         assert service.report(tmp_path / "run.html") == str(tmp_path / "run.html")

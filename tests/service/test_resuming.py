@@ -55,6 +55,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", PIPELINES.values(), ids=PIPELINES)
 def test_a_read_goes_on_at_any_position_of_the_same_service(cluster: Cluster, make: Make) -> None:
     assert_resumable(make(cluster.service), positions=[0, 1, 3, 8, 20])
@@ -64,6 +65,7 @@ def rows(elements: Any) -> list[int]:
     return [int(row) for element in elements for row in np.ravel(element)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("name", [name for name in PIPELINES if "passes" not in name])
 def test_a_new_service_goes_on_with_any_number_of_workers(name: str, workers: int) -> None:

@@ -76,6 +76,7 @@ def test_how_long_a_consumer_waits_is_said_where_the_service_is_started() -> Non
         dsnb.start(workers=0, name="impatience", consumer_timeout_ms=0)
 
 
+@pytest.mark.slow
 def test_a_consumer_that_stands_still_is_named_with_the_time(cluster: Cluster) -> None:
     with Consumers(numbers_in_rounds(3, cluster.service)) as consumers:
         consumers.rounds(5)
@@ -91,6 +92,7 @@ def test_a_consumer_that_stands_still_is_named_with_the_time(cluster: Cluster) -
         assert len(set(rest)) > 1  # it finds all that the others have had
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_takes_long_is_named_by_its_worker() -> None:
     with Cluster(1, dispatcher={"consumer_timeout_ms": 700}) as slow:
         source = dsnb.Dataset.range(ENDLESS).filter(lambda number: number < 2 or _hold()).repeat()
@@ -219,6 +221,7 @@ def test_large_elements_are_read_in_rounds_with_few_of_them_on_their_way() -> No
 # ---- pause and cancel
 
 
+@pytest.mark.slow
 def test_a_paused_job_gives_no_rounds_and_its_consumers_wait_without_a_deadline(cluster: Cluster) -> None:
     with Consumers(numbers_in_rounds(2, cluster.service, data_transfer_protocol="grpc")) as consumers:
         rows = consumers.rounds(5)

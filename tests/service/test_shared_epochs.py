@@ -41,6 +41,7 @@ def numbers(elements: Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> l
     return [int(element[0]) for element in elements]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode,copies", [("distributed_epoch", 1), ("parallel_epochs", 2)])
 def test_five_trainers_of_any_speed_that_come_at_any_time_each_have_every_element_once(
     service: DataService, mode: str, copies: int
@@ -72,6 +73,7 @@ def test_five_trainers_of_any_speed_that_come_at_any_time_each_have_every_elemen
     assert job.iteration == 0
 
 
+@pytest.mark.slow
 def test_epochs_do_not_run_into_each_other(service: DataService) -> None:
     """A fast one begins the next epoch beside a slow one, who joins it later."""
     got: dict[str, list[list[int]]] = {"fast": [], "slow": []}

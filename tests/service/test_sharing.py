@@ -48,6 +48,7 @@ def seen(service: DataService, name: str) -> TrainerStatus:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_one_that_spills_loses_nothing_however_far_it_falls_behind(service: DataService, transfer: str) -> None:
     slow, fast = trainer(service, "slow", "spill", transfer), trainer(service, "fast", transfer=transfer)
@@ -88,6 +89,7 @@ def full_window(now: Snapshot) -> bool:
     return bool(job and fast and job.tasks[0].window_bytes > WINDOW * 3 // 4 and fast.lag == 0)
 
 
+@pytest.mark.slow
 def test_one_that_skips_is_told_when_it_will_fall_off(service: DataService) -> None:
     slow, fast = trainer(service, "slow"), trainer(service, "fast")
     read(slow, 1)
@@ -109,6 +111,7 @@ def test_one_that_skips_is_told_when_it_will_fall_off(service: DataService) -> N
     fast.close()
 
 
+@pytest.mark.slow
 def test_mixtures_work_each_is_treated_as_it_asked() -> None:
     with dsnb.start(workers=2, cross_trainer_cache_size_bytes=WINDOW) as service:
         got: dict[str, list[int]] = {}
@@ -141,6 +144,7 @@ def whole_starts(numbers: list[int]) -> bool:
     return sorted(numbers) == sorted([*range(longer), *range(len(numbers) - longer)])
 
 
+@pytest.mark.slow
 def test_what_is_kept_for_one_that_left_goes_after_its_time(service: DataService) -> None:
     slow, fast = trainer(service, "slow", "spill", timeout=3.0), trainer(service, "fast")
     read(slow, 5)
@@ -157,6 +161,7 @@ def spilled_bytes(now: Snapshot) -> int:
     return sum(task.spill_bytes for task in job.tasks)
 
 
+@pytest.mark.slow
 def test_one_can_be_sent_away_by_hand(service: DataService) -> None:
     slow, fast = trainer(service, "slow", "spill"), trainer(service, "fast")
     read(slow, 5)
@@ -178,6 +183,7 @@ def test_one_can_be_sent_away_by_hand(service: DataService) -> None:
     fast.close()
 
 
+@pytest.mark.slow
 def test_those_that_start_together_are_given_nothing_before(service: DataService) -> None:
     one = trainer(service, "one", start_together=2)
     first: list[int] = []
@@ -215,6 +221,7 @@ def test_those_that_start_together_see_one_sequence_over_all_workers() -> None:
     assert sorted(got["one"]) == list(range(300))
 
 
+@pytest.mark.slow
 def test_one_that_waits_in_vain_for_the_others_is_told_so(service: DataService) -> None:
     with (
         trainer(service, "alone", start_together=2, timeout=0.5) as alone,
@@ -250,6 +257,7 @@ def test_a_wish_that_cannot_be_is_refused_at_once(make: Callable[[], object], to
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_cache_that_nobody_reads_leaves_its_bytes_to_the_others() -> None:
     with dsnb.start(workers=1, cross_trainer_cache_size_bytes=4 * WINDOW) as service:
         cache = dsnb.CrossTrainerCache("a")

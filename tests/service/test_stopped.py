@@ -110,6 +110,7 @@ def test_one_that_comes_back_at_its_address_is_read_again(tmp_path: Path) -> Non
             cluster.restart_dispatcher()
 
 
+@pytest.mark.slow
 def test_an_address_that_another_process_has_now_is_asked() -> None:
     """Here a socket that says nothing stands for the other process: a call waits for it as for any that hangs."""
     with Cluster(0) as cluster:

@@ -75,11 +75,13 @@ def classes(dataset: dsnb.Dataset) -> Any:
         return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
 def test_the_users_classes_go_through_an_operation(dataset: dsnb.Dataset) -> None:
     assert classes(dataset) == {Sample}
 
 
+@pytest.mark.slow
 def test_the_users_classes_go_through_all_operations_on_a_worker_and_arrive() -> None:
     with Cluster(workers=1) as one:
         distributed = dsnb.distribute("parallel_epochs", one.service)
@@ -87,6 +89,7 @@ def test_the_users_classes_go_through_all_operations_on_a_worker_and_arrive() ->
     assert found == {name: {Sample} for name in DATASETS}
 
 
+@pytest.mark.slow
 def test_a_recording_in_a_directory_is_read_back_as_the_pipelines_classes(tmp_path: Path) -> None:
     dataset = MADE.cache(str(tmp_path / "recording")).map(check)
     with Cluster(workers=1) as one:

@@ -55,6 +55,7 @@ def service() -> Iterator[DataService]:
 # ---- the choice
 
 
+@pytest.mark.slow
 @TESTS_TRANSFER_CHOICE
 def test_on_one_host_the_way_is_shared_memory(service: DataService) -> None:
     with read(images(), service) as elements:
@@ -75,6 +76,7 @@ def test_in_one_process_the_way_is_by_reference() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_a_way_that_is_asked_for_is_taken(transfer: str) -> None:
     with Cluster(1) as cluster, read(images(), cluster.service, data_transfer_protocol=transfer) as elements:
@@ -83,6 +85,7 @@ def test_a_way_that_is_asked_for_is_taken(transfer: str) -> None:
         assert link(cluster.service).reason == "data_transfer_protocol asks for it"
 
 
+@pytest.mark.slow
 @TESTS_TRANSFER_CHOICE
 def test_a_worker_on_another_host_is_read_by_grpc(monkeypatch: pytest.MonkeyPatch, service: DataService) -> None:
     monkeypatch.setattr("dsnb.transfer.shared_memory.messages.socket_name", lambda uid: f"\0dsnb-not-here-{uid}")
@@ -96,6 +99,7 @@ def test_a_worker_on_another_host_is_read_by_grpc(monkeypatch: pytest.MonkeyPatc
         next(read(images(), service, data_transfer_protocol="shared_memory"))
 
 
+@pytest.mark.slow
 @TESTS_TRANSFER_CHOICE
 def test_who_wants_checksums_is_served_by_what_carries_them_and_told_where_there_is_nothing_to_check() -> None:
     with Cluster(0) as cluster:
@@ -111,6 +115,7 @@ def test_who_wants_checksums_is_served_by_what_carries_them_and_told_where_there
     assert "checksum=True has nothing to check: references are passed" in found.reason
 
 
+@pytest.mark.slow
 @TESTS_TRANSFER_CHOICE
 def test_a_worker_without_shared_memory_is_read_by_grpc() -> None:
     with Cluster(0) as cluster:
@@ -124,6 +129,7 @@ def test_a_worker_without_shared_memory_is_read_by_grpc() -> None:
             next(forced)
 
 
+@pytest.mark.slow
 @TESTS_TRANSFER_CHOICE
 def test_where_the_system_has_no_such_memory_asking_for_it_is_an_error_at_the_call(
     monkeypatch: pytest.MonkeyPatch, service: DataService
@@ -146,6 +152,7 @@ def test_more_shared_memory_than_the_host_has_is_refused_at_the_call() -> None:
 # ---- what a reader keeps
 
 
+@pytest.mark.slow
 @TESTS_TRANSFER_CHOICE
 def test_a_reader_that_keeps_everything_reads_on_and_it_is_told(service: DataService) -> None:
     with read(images(60), service, job_name="miser") as elements:
@@ -156,6 +163,7 @@ def test_a_reader_that_keeps_everything_reads_on_and_it_is_told(service: DataSer
         assert [int(element[-1]) for element in kept] == list(range(59))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", BETWEEN_PROCESSES)
 def test_a_reader_that_keeps_some_elements_holds_those_and_no_others(service: DataService, transfer: str) -> None:
     check_keeping(service, transfer, passes=300, every=50, shape=(MIB,))
@@ -211,6 +219,7 @@ def resident() -> int:
 # ---- writing in place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", BETWEEN_PROCESSES)
 def test_writing_into_an_element_reaches_neither_another_reader_nor_a_later_element(
     service: DataService, transfer: str
@@ -306,6 +315,7 @@ def check_killed(times: int, seed: int) -> None:
             assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_readers_that_are_killed_leave_no_memory_behind() -> None:
     check_killed(times=4, seed=1)
 
@@ -329,6 +339,7 @@ def test_a_reader_outlives_its_worker_and_keeps_what_it_has() -> None:
         elements.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", BETWEEN_PROCESSES)
 def test_an_element_larger_than_all_shared_memory_comes_whole(service: DataService, transfer: str) -> None:
     huge = dsnb.Dataset.range(2).map(lambda n: np.arange(n, n + 10_000_000))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import dsnb
 from dsnb.errors import CancelledError, DataLossWarning
@@ -100,6 +101,7 @@ def behind_a_link(**link: float) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_healthy_service_has_nothing_said_against_it() -> None:
     with Cluster(workers=2) as cluster, reading(dsnb.Dataset.range(100), cluster.service, napping(0.02)) as got:
         explained(cluster.service, got)
@@ -117,6 +119,7 @@ def in_peace(service: dsnb.DataService, *readers: list[int]) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_itself_slow_is_told_that_the_input_is_no_matter() -> None:
     with Cluster(workers=1) as cluster, reading(dsnb.Dataset.range(100), cluster.service, napping(0.05)) as got:
         told = the_worst(explained(cluster.service, got), "good", "none")
@@ -126,6 +129,7 @@ def test_a_reader_that_is_itself_slow_is_told_that_the_input_is_no_matter() -> N
         assert told.remedy == "More workers would change nothing."
 
 
+@pytest.mark.slow
 def test_a_slow_function_is_named_with_what_it_costs() -> None:
     data = dsnb.Dataset.range(1000).map(slow(0.001)).map(slow(0.02))
     with Cluster(workers=1) as cluster, reading(data, cluster.service) as got:
@@ -136,6 +140,7 @@ def test_a_slow_function_is_named_with_what_it_costs() -> None:
         assert "num_parallel_calls" in told.remedy
 
 
+@pytest.mark.slow
 def test_too_few_workers_are_told_with_how_many_would_do() -> None:
     data = dsnb.Dataset.range(1000).map(slow(0.005)).map(slow(0.005)).map(slow(0.005))
     with dsnb.start(workers=1, name="few") as service, reading(data, service, napping(0.005)) as got:
@@ -146,6 +151,7 @@ def test_too_few_workers_are_told_with_how_many_would_do() -> None:
         assert 2 <= int(enough[1]) <= 5
 
 
+@pytest.mark.slow
 def test_a_worker_that_lags_behind_the_others_is_named(tmp_path: Path) -> None:
     def slower_on_one(x: Any) -> Any:
         name = threading.current_thread().name
@@ -162,6 +168,7 @@ def test_a_worker_that_lags_behind_the_others_is_named(tmp_path: Path) -> None:
         assert f"svc.drain('{slowest}')" in told.remedy
 
 
+@pytest.mark.slow
 def test_a_full_link_is_told_with_what_it_carries() -> None:
     noise = np.random.default_rng(7).integers(0, 255, (64, 50_000), np.uint8)
     data = dsnb.Dataset.from_tensor_slices(noise)
@@ -170,6 +177,7 @@ def test_a_full_link_is_told_with_what_it_carries() -> None:
         assert re.search(r"For \d+ % of the time .* under way from worker w0: the link carries \d", told.text)
 
 
+@pytest.mark.slow
 def test_a_long_link_that_carries_little_is_told_to_have_more_under_way() -> None:
     data = dsnb.Dataset.range(1000)
     with (
@@ -187,6 +195,7 @@ def counting(x: Any) -> Any:
     return x
 
 
+@pytest.mark.slow
 def test_thread_workers_beside_a_loop_that_holds_the_interpreter_are_told() -> None:
     data = dsnb.Dataset.range(1000).map(counting)
 
@@ -225,6 +234,7 @@ def on_processors(count: int) -> Iterator[None]:
         os.sched_setaffinity(0, may)
 
 
+@pytest.mark.slow
 def test_where_the_processors_are_taken_no_more_workers_are_recommended_but_what_helps_instead() -> None:
     data = dsnb.Dataset.range(1000).map(burning)
     with on_processors(1), Cluster(workers=1) as cluster, reading(data, cluster.service) as got:
@@ -236,6 +246,7 @@ def test_where_the_processors_are_taken_no_more_workers_are_recommended_but_what
         assert "num_parallel_calls" not in told.remedy
 
 
+@pytest.mark.slow
 def test_where_the_processors_are_taken_and_no_operation_stands_out_that_is_the_cause() -> None:
     data = dsnb.Dataset.range(10_000)
     for _ in range(5):  # of two, one may seem to take far longer while somebody else has the processor
@@ -248,6 +259,7 @@ def test_where_the_processors_are_taken_and_no_operation_stands_out_that_is_the_
         assert "Make the pipeline cheaper" in told.remedy
 
 
+@pytest.mark.slow
 def test_never_more_workers_are_recommended_than_there_are_processors_for_them() -> None:
     data = dsnb.Dataset.range(1000).map(burning)
     with on_processors(2), Cluster(workers=1) as cluster, reading(data, cluster.service) as got:
@@ -256,6 +268,7 @@ def test_never_more_workers_are_recommended_than_there_are_processors_for_them()
         assert max(recommended, default=0) <= cluster.status().workers[0].cpus, told
 
 
+@pytest.mark.slow
 def test_a_function_that_is_called_in_parallel_already_is_not_told_to_be() -> None:
     data = dsnb.Dataset.range(10_000).map(slow(0.05), num_parallel_calls=3)
     with Cluster(workers=1) as cluster, reading(data, cluster.service) as got:
@@ -265,6 +278,7 @@ def test_a_function_that_is_called_in_parallel_already_is_not_told_to_be() -> No
         assert told.remedy.startswith("Make it cheaper or have more workers: ")
 
 
+@pytest.mark.slow
 def test_an_operation_that_is_no_map_is_not_told_to_run_in_parallel() -> None:
     def slowly() -> Iterator[int]:
         while True:
@@ -277,6 +291,7 @@ def test_an_operation_that_is_no_map_is_not_told_to_run_in_parallel() -> None:
         assert "num_parallel_calls" not in told.remedy
 
 
+@pytest.mark.slow
 def test_thread_workers_that_hold_the_interpreter_from_each_other_are_told() -> None:
     data = dsnb.Dataset.range(1000).map(counting)
     with dsnb.start(workers=3, name="each-other") as service, reading(data, service) as got:
@@ -305,6 +320,7 @@ def two_trainers(
         yield cluster.service, fast, slow
 
 
+@pytest.mark.slow
 def test_a_window_that_is_too_small_for_a_slow_trainer_is_told_with_what_it_loses() -> None:
     with two_trainers() as (service, fast, slow):
         service.wait_until(lambda now: now.job("train").trainer("slow").skipped > 0)  # type: ignore[union-attr]
@@ -318,6 +334,7 @@ def test_a_window_that_is_too_small_for_a_slow_trainer_is_told_with_what_it_lose
         assert [event.level for event in warned] == ["warning"]
 
 
+@pytest.mark.slow
 def test_a_trainer_that_others_have_to_wait_for_is_named() -> None:
     with two_trainers(on_lag="wait") as (service, fast, slow):
         told = the_worst(explained(service, fast, slow, least=8), "bad", "holder")
@@ -326,6 +343,7 @@ def test_a_trainer_that_others_have_to_wait_for_is_named() -> None:
         assert "svc.evict('train', 'slow')" in told.remedy
 
 
+@pytest.mark.slow
 def test_a_trainer_that_will_lose_data_soon_is_told_before_it_does() -> None:
     with two_trainers(window=16_000_000, pace=0.005) as (service, fast, slow):
         explained(service, fast, slow)
@@ -340,6 +358,7 @@ def test_a_trainer_that_will_lose_data_soon_is_told_before_it_does() -> None:
         assert service.status().job("train").trainer("slow").skipped == 0  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_splits_that_went_with_a_worker_are_told() -> None:
     # What such a map makes comes in another order each time: another worker cannot go on where this one was.
     data = dsnb.Dataset.range(10_000).map(slow(0.005), num_parallel_calls=2, deterministic=False).repeat()
@@ -362,6 +381,7 @@ def wait_for_look_after(cluster: Cluster, before: Snapshot) -> Snapshot:
     return cluster.service.wait_until(lambda now: now.time - before.time > MIN_SPAN_S)
 
 
+@pytest.mark.slow
 def test_a_reader_that_makes_many_small_arrays_of_what_arrives_is_told_to_batch() -> None:
     columns = {f"column {number}": np.arange(4000) for number in range(60)}
     data = dsnb.Dataset.from_tensor_slices(columns)
@@ -378,6 +398,7 @@ def named(service: dsnb.DataService, cause: str) -> Verdict | None:
     return told if told.cause == cause else None
 
 
+@pytest.mark.slow
 @DEPENDS_ON_TRANSFER
 def test_elements_that_are_not_asked_for_in_time_are_told() -> None:
     large = dsnb.Dataset.from_tensor_slices([bytes(400_000)] * 64)  # which are handed over by reference
@@ -388,6 +409,7 @@ def test_elements_that_are_not_asked_for_in_time_are_told() -> None:
         assert "leave max_outstanding_requests out" in told.remedy
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_is_named_to_those_who_wait_for_its_rounds() -> None:
     data = dsnb.Dataset.range(1000)
     with Cluster(workers=1) as cluster, ExitStack() as stack:
@@ -398,6 +420,7 @@ def test_a_slow_consumer_is_named_to_those_who_wait_for_its_rounds() -> None:
         assert re.search(r"consumer 1 spends (9\d|100) % of its time in its own loop, at \d", told.text)
 
 
+@pytest.mark.slow
 def test_a_consumer_that_has_gone_is_told_to_those_who_wait_for_its_rounds() -> None:
     data = dsnb.Dataset.range(1000)
     with Cluster(workers=1) as cluster, ExitStack() as stack:
@@ -408,6 +431,7 @@ def test_a_consumer_that_has_gone_is_told_to_those_who_wait_for_its_rounds() -> 
         assert "the next one waits for consumer 1" in told.text
 
 
+@pytest.mark.slow
 def test_no_rule_speaks_where_two_trainers_of_one_speed_share_splits_over_a_link() -> None:
     data = dsnb.Dataset.range(100_000).batch(10)
     with Cluster(workers=0) as cluster, ExitStack() as stack:
@@ -424,6 +448,7 @@ def test_no_rule_speaks_where_two_trainers_of_one_speed_share_splits_over_a_link
         wait_for(lambda: in_peace(cluster.service, *readers), what="a look in which nobody waits", timeout=60)
 
 
+@pytest.mark.slow
 def test_a_paused_job_is_told_and_nothing_else_is_blamed() -> None:
     with Cluster(workers=1) as cluster, reading(dsnb.Dataset.range(1000), cluster.service, napping(0.01)) as got:
         wait_for(lambda: got[0] > 3, what="the reader to begin")
@@ -434,6 +459,7 @@ def test_a_paused_job_is_told_and_nothing_else_is_blamed() -> None:
         cluster.service.resume("train")
 
 
+@pytest.mark.slow
 def test_a_service_without_workers_is_told() -> None:
     with Cluster(workers=1) as cluster, reading(dsnb.Dataset.range(1000), cluster.service) as got:
         wait_for(lambda: got[0] > 3, what="the reader to begin")

@@ -19,6 +19,7 @@ from tests.support.reading import numbers, run_in_threads
 BIG = np.arange(400_000)
 
 
+@pytest.mark.slow
 def test_a_service_that_is_started_again_in_its_folder_knows_jobs_and_token(tmp_path: Path) -> None:
     with dsnb.start(workers=1, work_dir=tmp_path) as service:
         token = service.token
@@ -64,6 +65,7 @@ def test_two_services_cannot_have_one_folder(tmp_path: Path) -> None:
         dsnb.start(workers=0, work_dir=tmp_path, name="two")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("damaged", ["array", "definition"])
 def test_a_flipped_bit_of_a_registered_pipeline_is_an_error_until_it_is_registered_again(
@@ -86,6 +88,7 @@ def test_a_flipped_bit_of_a_registered_pipeline_is_an_error_until_it_is_register
         assert [int(x) for x in dsnb.from_dataset_id("parallel_epochs", service, registered)] == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passing", [1, 2])  # the definition, then the array
 def test_a_registration_for_which_the_disk_is_full_is_an_error_and_leaves_no_file_and_the_next_one_works(
     tmp_path: Path, passing: int

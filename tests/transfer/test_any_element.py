@@ -9,6 +9,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -140,6 +141,7 @@ def cut(data: st.DataObject, count: int) -> list[tuple[int, int]]:
     return list(pairwise(places))
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_run_of_elements_comes_out_as_it_went_in(data: st.DataObject) -> None:

@@ -141,12 +141,14 @@ def numpyed(value: Any) -> Any:
     return np.frombuffer(value, np.uint8) if isinstance(value, bytearray) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAVES)
 def test_each_kind_of_leaf_arrives_as_it_left(name: str) -> None:
     values = LEAVES[name]
     assert same([*map(numpyed, values)], travelled(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAVES)
 def test_each_kind_of_leaf_arrives_in_a_slice_of_its_frame(name: str) -> None:
     values = LEAVES[name]
@@ -156,6 +158,7 @@ def test_each_kind_of_leaf_arrives_in_a_slice_of_its_frame(name: str) -> None:
     assert (arrived.index, arrived.start, arrived.count, arrived.incarnation) == (1001, 0, len(values) - 1, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", NESTED)
 @pytest.mark.parametrize("name", ["int", "str", "ragged", "records", "zero-size", "strided"])
 def test_leaves_arrive_in_their_structure(shape: str, name: str) -> None:
@@ -166,6 +169,7 @@ def test_leaves_arrive_in_their_structure(shape: str, name: str) -> None:
 _DTYPES = arrays.scalar_dtypes() | arrays.array_dtypes(max_size=3) | arrays.nested_dtypes(max_leaves=3)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=80)
 def test_any_array_arrives_as_it_left(data: st.DataObject) -> None:
@@ -219,6 +223,7 @@ def test_two_large_pieces_in_a_row_are_told_apart() -> None:
     assert same([one, two], [*first.elements(), *second.elements()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAVES)
 def test_the_protobuf_library_reads_our_messages(name: str) -> None:
     (message,) = messages_of(LEAVES[name])
@@ -232,6 +237,7 @@ def test_the_protobuf_library_reads_our_messages(name: str) -> None:
     assert reply.data == message[len(message) - len(reply.data) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEAVES)
 def test_we_read_what_the_protobuf_library_writes(name: str) -> None:
     """Without our padding the data begin anywhere; arrays are aligned all the same."""
@@ -401,6 +407,7 @@ def _header(**changes: Any) -> frame_pb2.ReadReply:
     return reply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -367,6 +367,7 @@ def test_auto_compresses_what_gets_much_smaller_and_leaves_noise_alone(server: G
     assert {form for piece in frames for form in piece.frame.encoded or {}} <= {("", False)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noisy", [False, True], ids=["smooth", "noisy"])
 def test_auto_over_a_slow_link_compresses_what_gets_much_smaller_and_nothing_else(
     server: GrpcServer, worker: Worker, noisy: bool

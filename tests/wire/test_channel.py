@@ -103,6 +103,7 @@ def test_a_handler_that_hangs_does_not_hang_its_caller() -> None:
         over.set()
 
 
+@pytest.mark.slow
 def test_a_call_outlasts_a_cell_that_holds_the_interpreter() -> None:
     """The server lives in the held interpreter as well, and cannot answer before the call's time is over."""
 
@@ -188,6 +189,7 @@ def test_dropping_replies_ends_them_at_the_server() -> None:
         assert ended.wait(10)
 
 
+@pytest.mark.slow
 def test_replies_that_do_not_come_in_time_are_an_error_of_ours() -> None:
     over = threading.Event()
 
@@ -299,6 +301,7 @@ def test_what_a_server_says_of_its_trouble_is_told_when_it_lasts() -> None:
 # ---- a server that is replaced by somebody else
 
 
+@pytest.mark.slow
 def test_nothing_beyond_the_first_message_is_sent_before_the_server_has_proven_itself() -> None:
     """The channel knows the server that was there; whoever has its port now gets a name, and no content."""
 
@@ -326,6 +329,7 @@ def test_nothing_beyond_the_first_message_is_sent_before_the_server_has_proven_i
             assert channel.upload(PUT_BLOB, pieces, timeout=30) == Empty()
 
 
+@pytest.mark.slow
 def test_what_a_stranger_answers_is_dropped_whatever_it_is() -> None:
     with serving({FORGET: answer}) as server, channel_to(address(server)) as channel:
         channel.call(FORGET, ForgetRequest(), timeout=10)
@@ -341,6 +345,7 @@ def test_what_a_stranger_answers_is_dropped_whatever_it_is() -> None:
             assert channel.call(FORGET, ForgetRequest(), timeout=30) == Empty()
 
 
+@pytest.mark.slow
 def test_a_stream_whose_server_says_nothing_for_a_proof_is_given_up_by_who_cancels_it() -> None:
     handlers = {GET_BLOB: lambda request, context: iter([BlobPiece(data=b"x")])}
     with serving(handlers) as server, channel_to(address(server)) as channel:

@@ -56,6 +56,7 @@ def test_a_struct_has_the_fields_of_its_message(cls: type[msgspec.Struct]) -> No
     assert sorted(cls.__struct_fields__) == sorted(field.name for field in proto_of(cls).DESCRIPTOR.fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", CLASSES)
 @given(data=st.data())
 @settings(max_examples=10)

@@ -282,6 +282,7 @@ def test_a_wrong_token_is_a_refusal(desk: Desk) -> None:
         assert not caller.stream.connected.is_set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyError, ValueError, NotFoundError], ids=lambda error: error.__name__)
 def test_what_a_receiver_raises_is_logged_and_ends_nothing(
     desk: Desk, error: type[Exception], caplog: pytest.LogCaptureFixture

@@ -68,6 +68,7 @@ def refusing(error: Exception) -> dict[Any, Any]:
     return {FORGET: refuse, PUT_BLOB: refuse, GET_BLOB: refuse_stream, SESSION: refuse_stream}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("cls", TRAVELLING)
 def test_class_and_parts_of_an_error_travel(cls: type[DsnbError], call: Callable[[Channel], Any]) -> None:

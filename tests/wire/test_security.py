@@ -159,6 +159,7 @@ def reflected(proof: Proof) -> Any:
     return (version, (name, header[:56] + proof.server_mac + header[88:]))
 
 
+@pytest.mark.slow
 @EACH_KIND
 @pytest.mark.parametrize(
     "show, error, text",

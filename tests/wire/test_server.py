@@ -92,6 +92,7 @@ class Struck:
                 raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_place_of_its_start_leaves_no_server_behind() -> None:
     """One that had begun by half could neither run nor end, and its process waited for it for ever at its own end."""
     for place in range(1, 1000):

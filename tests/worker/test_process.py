@@ -158,6 +158,7 @@ def test_an_end_before_it_was_ready_is_told_with_its_last_words(
         pass
 
 
+@pytest.mark.slow
 def test_a_death_is_told_at_once_with_signal_and_last_words(cluster: Cluster) -> None:
     deaths: list[WorkerProcess] = []
 
@@ -180,6 +181,7 @@ def test_a_death_is_told_at_once_with_signal_and_last_words(cluster: Cluster) ->
         iterator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "killed with a child that holds its pipes"])
 def test_it_ends_with_its_owner_however_that_ends(how: str, cluster: Cluster) -> None:
     """A forked child of the owner keeps standard input open; the worker sees that its parent is another one."""

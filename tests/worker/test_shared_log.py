@@ -277,6 +277,7 @@ def run_schedules(machine: type[WindowMachine], count: int, steps: int) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_window_keeps_its_promises_under_any_schedule(machine: type[WindowMachine]) -> None:
     run_schedules(machine, 60, 30)

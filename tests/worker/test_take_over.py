@@ -147,6 +147,7 @@ class World:
         raise AssertionError("the end never comes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("seed", range(300))
 def test_each_element_reaches_each_trainer_once_though_workers_and_readers_die(seed: int, keep: bool) -> None:

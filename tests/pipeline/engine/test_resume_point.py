@@ -150,6 +150,7 @@ def with_splits(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "splits")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_stage_that_begins_at_a_resume_point_goes_on_exactly_there(name: str, with_splits: bool, seed: int) -> None:

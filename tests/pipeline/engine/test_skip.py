@@ -71,6 +71,7 @@ def text(elements: list[Any]) -> list[str]:
     return [repr(element) for element in elements]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 8, 19, 22, 23, 24, 100])
 @pytest.mark.parametrize("dataset", PIPELINES.values(), ids=PIPELINES)
 def test_what_comes_behind_is_what_reading_would_have_come_to(dataset: Dataset, count: int) -> None:

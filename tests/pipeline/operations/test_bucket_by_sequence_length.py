@@ -40,6 +40,7 @@ def test_the_examples_of_the_original() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 12), max_size=30),
     st.lists(st.integers(1, 12), max_size=3, unique=True).map(sorted),

@@ -306,6 +306,7 @@ def test_copies_of_a_pipeline_in_one_process_share_their_memory(calls: Calls) ->
     assert calls.count == N
 
 
+@pytest.mark.slow
 def test_the_passes_of_a_process_that_was_sent_a_pipeline_share_its_memory(calls: Calls) -> None:
     import gc
 
@@ -482,6 +483,7 @@ def test_what_nobody_reads_in_a_directory_expires(calls: Calls, tmp_path: Path) 
     assert len(list(where.glob("*/000001"))) == 2, "what was given no expiry stays"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["files", "segments", "folders"])
 @pytest.mark.parametrize("when", ["between", "within"])
 def test_a_recording_that_somebody_removed_is_recorded_anew(calls: Calls, tmp_path: Path, what: str, when: str) -> None:
@@ -699,6 +701,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_pass(calls: Calls, tmp_path:
     assert calls.count <= 2 * N
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dsnb.errors.CacheWarning")
 @pytest.mark.parametrize("rate", [0.02, 0.2, 1.0])
 def test_a_disk_that_fails_at_any_moment_stops_no_pass(calls: Calls, tmp_path: Path, rate: float) -> None:

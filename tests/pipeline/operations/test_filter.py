@@ -14,6 +14,7 @@ from dsnb.pipeline.operation import UNKNOWN_CARDINALITY
 from tests.pipeline.driving import failing_at, outcomes, plain, run, values
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 30)), st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_it_is_python_s_filter_with_errors_in_their_places(bad: set[int], wants: list[int]) -> None:
     picky = failing_at(*bad)

@@ -117,6 +117,7 @@ def test_errors_of_function_and_datasets_stand_in_their_places() -> None:
     assert found == [0, "RuntimeError", 0, "RuntimeError", "RuntimeError", 2, 3]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 4), st.integers(1, 3), st.lists(st.integers(1, 60), min_size=1, max_size=4))
 def test_errors_stand_in_their_places_in_whole_rounds_too(cycle: int, block: int, wants: list[int]) -> None:
     """Several elements of each dataset are asked for at once; an error among them waits for its turn."""

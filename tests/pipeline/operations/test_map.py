@@ -18,6 +18,7 @@ from tests.pipeline.engine.test_look_ahead import threads
 from tests.support.waiting import wait_for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [None, 1, 2, 3, AUTOTUNE])
 @given(bad=st.sets(st.integers(0, 40)), wants=st.lists(st.integers(1, 30), min_size=1, max_size=6))
 def test_it_is_python_s_map_with_errors_in_their_places(calls: int | None, bad: set[int], wants: list[int]) -> None:

@@ -34,6 +34,7 @@ def test_every_element_comes_once_and_in_the_order_of_its_dataset(
         assert [x for x in found if x // 100 == place] == list(range(100 * place, 100 * place + length))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 99), WANTS, st.booleans())
 def test_the_order_for_a_seed_does_not_depend_on_the_lengths_of_runs(seed: int, wants: list[int], stop: bool) -> None:
     datasets = [Dataset.range(5), Dataset.range(10, 30), Dataset.range(40, 42)]
@@ -41,6 +42,7 @@ def test_the_order_for_a_seed_does_not_depend_on_the_lengths_of_runs(seed: int, 
     assert run(ds, wants) == run(ds, [1]) == run(ds, [1024], entropy=99)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, [0.85, 0.05, 0.1], [6, 3, 1], [1, 0, 1]], ids=str)
 def test_datasets_are_drawn_as_often_as_their_weights_say(weights: list[float] | None) -> None:
     ds = Dataset.sample_from_datasets(endless(3), weights, seed=11)

@@ -39,6 +39,7 @@ MAKERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 @given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(1, 9), min_size=1, max_size=5))
 def test_it_keeps_the_first_of_each(kind: str, numbers: list[int], wants: list[int]) -> None:

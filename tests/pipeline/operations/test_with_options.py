@@ -130,6 +130,7 @@ def test_options_travel() -> None:
     assert Dataset(restore(graph.definition, lambda _: b"")).options() == Options(writable=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["parallel_epochs", "distributed_epoch"])
 @pytest.mark.parametrize("before", [True, False])
 def test_what_comes_from_a_service_is_writable_as_well(mode: str, before: bool) -> None:

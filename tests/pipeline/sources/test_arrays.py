@@ -38,6 +38,7 @@ def test_large_arrays_are_looked_at_and_not_copied() -> None:
     assert np.shares_memory(array_of(mine, "tensors"), mine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "M8[s]", "U3", "?", ">i4"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_what_is_kept_cannot_be_written(dtype: str, transposed: bool) -> None:

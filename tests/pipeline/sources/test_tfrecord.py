@@ -102,6 +102,7 @@ def test_a_damaged_length_ends_the_file_and_not_the_others(files: list[str], at:
     assert f"the record at byte {SIZE} of {files[1]} has a length" in str(found[4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", range(1, 2 * SIZE))
 def test_a_file_that_is_cut_off_says_where_and_loses_nothing_before(files: list[str], cut: int) -> None:
     path = Path(files[1])

@@ -80,6 +80,7 @@ def written(features: dict[str, Any], how: str = "packed") -> bytes:
     return bytes(example.SerializeToString())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", EXAMPLES)
 @given(FEATURES)
 def test_all_features_are_read_as_the_library_wrote_them(how: str, features: dict[str, Any]) -> None:
@@ -189,6 +190,7 @@ def test_what_an_example_cannot_hold_is_refused(value: Any) -> None:
         serialize_example({"x": value})
 
 
+@pytest.mark.slow
 @given(FEATURES.filter(bool), st.data())
 def test_damage_is_data_loss_or_another_example(features: dict[str, Any], data: st.DataObject) -> None:
     record = bytearray(written(features))

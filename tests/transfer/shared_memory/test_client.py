@@ -40,6 +40,7 @@ def test_a_small_element_is_of_its_own_and_takes_no_slab() -> None:
         assert there.pool.used_bytes == 0
 
 
+@pytest.mark.slow
 def test_a_slab_is_free_when_the_last_view_is_gone_and_not_before() -> None:
     with door() as there, reading(there) as reader:
         there.worker.sink().deliver(piece_of([data(1)]))

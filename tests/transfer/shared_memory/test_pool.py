@@ -66,6 +66,7 @@ def test_a_slab_goes_when_its_frame_and_its_last_reader_have_gone(pool: Pool) ->
     assert pool.used_bytes == 0
 
 
+@pytest.mark.slow
 def test_a_slab_that_nobody_holds_stays_while_its_frame_may_be_asked_for(pool: Pool) -> None:
     piece = piece_of(2)
     slab = held(pool, piece)

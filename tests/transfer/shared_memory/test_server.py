@@ -135,6 +135,7 @@ def test_readers_beyond_the_limit_are_refused_and_a_place_that_is_left_is_free()
             assert fourth.errors == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [NotFoundError, ResourceExhaustedError, DataLossError, DsnbError])
 @pytest.mark.parametrize("when", ["at the opening", "later"])
 def test_an_error_of_the_worker_ends_the_reading_as_itself(cls: type[DsnbError], when: str) -> None:
@@ -279,6 +280,7 @@ class Stranger:
                     self.heard += data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reply",
     [
@@ -318,6 +320,7 @@ def memfd(size: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_an_opening_that_was_recorded_is_refused_when_it_is_sent_again() -> None:
     with door() as there:
         uid = there.uid.replace("test", "rest")  # as long
