@@ -32,9 +32,8 @@ _NO_TEST = "-"
 
 _TITLE = """# Conformance
 
-What the tests of the tf.data service check, line by line, and whether dsnb passes the same checks. `python
-tools/conformance.py` writes this page; `tests/conformance/test_table.py` fails if it disagrees with a run of the
-tests.
+What the tests of the tf.data service check, line by line, and whether dsnb passes the same checks. This page is written
+by `python tools/conformance.py`; `tests/conformance/test_table.py` fails if it disagrees with a run of the tests.
 
 The servers of these tests use the same intervals for heartbeats and garbage collection as the tests of the tf.data
 service, with one exception: `worker_timeout_ms` keeps its default of ten seconds instead of 200 ms. In the tf.data
