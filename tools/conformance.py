@@ -32,21 +32,21 @@ _NO_TEST = "-"
 
 _TITLE = """# Conformance
 
-What the tests of the tf.data service promise, line by line, and what dsnb's tests of the same found. Written by
-`python tools/conformance.py`; `tests/conformance/test_table.py` fails when this table and a run of the tests disagree.
+What the tests of the tf.data service check, line by line, and whether dsnb passes the same checks. This page is written
+by `python tools/conformance.py`; `tests/conformance/test_table.py` fails if it disagrees with a run of the tests.
 
-The servers of these tests report and collect as often as in the original's own tests, with one exception. There a
-worker that is silent for 200 ms is hidden from the metrics; here a worker that is silent for `worker_timeout_ms` is
-lost, with the elements that it held, and is announced as lost. So the tests leave that time at its default of ten
-seconds: with 200 ms, tests on a busy machine lose workers that are only slow, and every line that counts elements may
-find a pass begun again.
+The servers of these tests use the same intervals for heartbeats and garbage collection as the tests of the tf.data
+service, with one exception: `worker_timeout_ms` keeps its default of ten seconds instead of 200 ms. In the tf.data
+service, a worker that is silent for that long is hidden from the metrics. In dsnb, it is lost together with the
+elements that it has, and the loss is announced. With 200 ms, tests on a busy machine would lose workers that are only
+slow, and a line that counts elements might see part of an epoch begin again.
 
-A line that is left out, because it cannot apply or is not built, says why. Where dsnb keeps a promise in another way
-than the original, the line says in which. An error has the original's class, or a subclass of it, and holds the words
-that the original's tests look for, unless its line says otherwise.
+A line that is left out gives the reason: it cannot apply, or the feature does not exist. If dsnb behaves differently,
+the line says how. An error has the class of the tf.data service's error, or a subclass of it, and contains the words
+that the tf.data service's tests look for, unless the line says otherwise.
 
-Three of the original's sections are left out as a whole. Worker tags (lines 243 to 251): `target_workers` says which
-workers are read. Saving and loading by a service (253 to 303): it is not built; `Dataset.cache(where)` keeps what was
+Three sections are left out completely. Worker tags (lines 243 to 251): use `target_workers` to choose the workers to
+read. Saving and loading by a service (253 to 303): dsnb does not have it; `Dataset.cache(where)` stores what was
 produced. The autoscaler (315 to 325): a service has as many workers as its user starts.
 """
 

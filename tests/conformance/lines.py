@@ -1,8 +1,8 @@
-"""The lines of the original's behaviour that these tests answer to, and those that they do not, with the reason.
+"""Which lines (numbered statements about the tf.data service) these tests check, and why they do not check the others.
 
-A line is a numbered statement about what the tf.data service's own tests check. `SECTIONS` are the parts of it that are
-built; each line of them has a test whose name begins with `test_line_` and its number of three digits, or stands in
-`NOT_HERE`. `DIFFERS` says where a line is tested for what it promises, in another way than the original does it.
+A line states what the tf.data service's own tests check. `SECTIONS` are the parts that dsnb has. Each of their lines
+either has a test, named `test_line_` and its three-digit number, or is in `NOT_HERE`. `DIFFERS` says how dsnb's
+behaviour differs where a line is tested in another form.
 """
 
 from __future__ import annotations
@@ -28,89 +28,97 @@ SECTIONS = {
 }
 
 NOT_HERE = {
-    14: "iterating inside a traced function: there are no traced functions; line 11 reads the same 30 elements",
-    20: "policies for state that a graph cannot carry: there is no graph; what cannot travel is refused by name",
+    14: "dsnb has no traced functions to iterate in; line 11 reads the same 30 elements",
+    20: "policies for state outside the graph: dsnb has no graph; objects that cannot be sent are refused by name",
     21: "as line 20; tests/service/test_bad_input.py has a function that cannot be pickled",
-    48: "registering inside a traced function: there are no traced functions",
-    197: "no element spec in graph mode: there are no graphs; line 196 fetches it in every case",
-    198: "registered in graph mode, read eagerly: there are no graphs; an unknown spec comes with the first frame",
-    206: "resources on another device: there are none; what cannot be pickled is refused by name",
-    207: "pinned buffers: elements are NumPy arrays in the reader's memory, and a device is the user's step",
-    208: "hooks for what goes into and out of the client's buffer: status() has each reader's elements and waits",
+    48: "dsnb has no traced functions to register in",
+    197: "dsnb has no graph mode; line 196 fetches the element spec in every case",
+    198: "dsnb has no graph mode; an unknown element spec arrives with the first frame",
+    206: "dsnb has no resources on other devices; objects that cannot be pickled are refused by name",
+    207: "pinned buffers: elements are NumPy arrays in the client's memory; moving them to a device is up to the user",
+    208: "hooks on the client's buffer: status() has each client's elements and waiting times",
     313: "a profiler on the worker's port: status() and the dashboard have the times of each operation",
-    330: "there are no deployment modes; target_workers says what is read",
-    331: "saving datasets by a service is not built; Dataset.cache(where) keeps what was produced",
+    330: "dsnb has no deployment modes; target_workers selects the workers to read",
+    331: "dsnb does not save datasets through a service; Dataset.cache(where) stores what was produced",
 }
 
 DIFFERS = {
-    2: "elements with nested structures and all kinds of leaves in place of sparse tensors",
-    3: "rows of different lengths, one by one, in place of batches of ragged tensors",
-    4: "a captured dict in place of a lookup table",
-    5: "a captured object in place of a mutable hash table",
-    22: "Python cannot interrupt a function: the reader, the job and all further elements go at once, and what "
-    "the function returns later is dropped",
-    38: "the second client is warned that the pass was read to its end, and so is empty for it",
-    42: "the original gave datasets names; here, as in lines 43 to 46, the same pipeline is the same dataset",
-    46: "another pipeline under a job's name is refused while the old one is read; ids are held to one structure",
-    52: "an id is text of any kind, NumPy's among them, in place of a string tensor",
-    57: "and a job is called by its id and its name, as in 'dataset_id/shared', where a message names it",
-    58: "where no id is given the same pipeline is found by its fingerprint, and has the id that it has already",
-    59: "another pipeline of the same structure under the id is a warning that names the first difference; the "
-    "original is silent",
-    62: "DYNAMIC jobs are collected like all others unless gc_dynamic_sharding_jobs=False says otherwise; then those "
-    "with a name are kept, and one without, which nobody could ask for again, goes with its reader",
-    64: "it is warned and comes back to where it was; with the usual times a thread of the reader keeps it alive",
-    66: "a client that was never heard of has as long as any other, and is not kept for ever",
+    2: "nested structures and all kinds of leaves instead of sparse tensors",
+    3: "rows of different lengths, one by one, instead of batches of ragged tensors",
+    4: "a captured dict instead of a lookup table",
+    5: "a captured object instead of a mutable hash table",
+    22: "Python cannot interrupt a function: the client, the job and all further elements end at once, and a result "
+    "that the function returns later is dropped",
+    38: "the second client is warned that the epoch was read to its end, and is therefore empty for it",
+    42: "the tf.data service's test names datasets; here, as in lines 43 to 46, an equal pipeline is the same dataset",
+    46: "another pipeline under the name of a job is refused while the old one is read; ids keep their element "
+    "structure",
+    52: "an id is any str, including NumPy's, instead of a string tensor",
+    57: "in addition, messages name a job by its id and its name, as in 'dataset_id/shared'",
+    58: "without an id, an equal pipeline is found by its fingerprint, and has the id that it already has",
+    59: "another pipeline of the same structure under the id gives a warning that names the first difference; the "
+    "tf.data service gives none",
+    62: "DYNAMIC jobs are collected like all others unless gc_dynamic_sharding_jobs=False; then named jobs are kept, "
+    "and an anonymous job, which no other client can join, ends with its client",
+    64: "the client is warned and continues where it was; with default timeouts, a thread of the client keeps it alive",
+    66: "a client that never sent a heartbeat has the same timeout as any other, instead of being kept forever",
     86: "the mark is an operation of the pipeline, which choose_from_datasets puts around its selector",
-    88: "a recording that Dataset.cache keeps stands for a snapshot; one whose data nothing mixes has splits",
-    93: "the original refuses; here consumers that are started again go on where the rounds are, all at the same one",
-    97: "the data need not be known to be endless: an end that comes all the same is an error (95)",
-    100: "workers that die unseen are waited for until they are counted as lost, which the test has happen soon",
-    101: "what is no whole round at the end is nobody's, and the end is an error (95)",
-    115: "finite data can be shared, each trainer has all of it, and its next pass is the job's next",
-    116: "taking from one dataset object again goes on where the trainer is, as another client of its id does (109)",
-    120: "the restart is announced by a DataLossWarning, and elements that were buffered here may come before the 0",
-    128: "a reader of a worker that was stopped is told UNAVAILABLE, because it goes on with other workers then",
-    133: "as line 115: the pass of an empty dataset is empty for each trainer",
-    136: "a worker that is stopped says UNAVAILABLE: its readers go on with others (128)",
-    137: "as lines 115 and 116; a cache without a name, or with consumers, is refused",
-    140: "as in line 136, the worker says UNAVAILABLE where it is stopped",
-    142: "UNAVAILABLE stands for ABORTED, which is never said",
-    143: "a task is stopped once, so the first word is what readers are told, not the latest",
-    152: "the original says tf.data workers; the job that was made for the reader is dropped again",
-    157: "the original refuses; here a pass that nobody reads goes on for who asks for it again, until it is collected",
-    160: "the original says tf.data workers, as in line 152",
-    163: "workers are known by their uid, which a successor at the same address does not share",
-    164: "as line 128: the worker is stopping, it says",
-    165: "a reader has many workers, so it says that reading was stopped; an iterator that is closed is at its end",
-    166: "the reader's end comes, for all that its workers had was read; the original's never does",
-    175: "the client knows the token, here from DSNB_TOKEN, as the server does that comes later",
-    177: "the read ends, and the loss is announced; the original cannot tell a lost worker from a slow one",
-    181: "there is one file for all starts, and what is in it does not grow with their number",
-    182: "a work folder without a journal is a new service; one that cannot be made is FAILED_PRECONDITION",
-    183: "a record is a row with a checksum; a file that is no database is DATA_LOSS too, another program's database "
-    "FAILED_PRECONDITION",
-    184: "fields that are missing, unknown or of another kind count as well as what is no message",
+    88: "a dataset cached by Dataset.cache takes the role of a snapshot; it has splits if no operation before it mixes "
+    "data",
+    93: "the tf.data service refuses; here restarted consumers continue at the current round, all at the same one",
+    97: "the data need not be known to be endless: if it ends nevertheless, that is an error (95)",
+    100: "readers wait for workers that die silently until these count as lost; the test makes this happen soon",
+    101: "an incomplete round at the end is not delivered, and the end is an error (95)",
+    115: "finite data can be shared: each trainer gets all of it, and its next epoch is the job's next epoch",
+    116: "taking from one dataset object again continues where the trainer is, like another client with its id (109)",
+    120: "a DataLossWarning announces the restart, and elements that were buffered here may come before the 0",
+    128: "a client of a worker that was stopped gets UNAVAILABLE, because it continues with other workers",
+    133: "as line 115: the epoch of an empty dataset is empty for each trainer",
+    136: "a stopped worker answers UNAVAILABLE: its clients continue with other workers (128)",
+    137: "as lines 115 and 116; a cache without a job name, or with consumers, is refused",
+    140: "as in line 136, a stopped worker answers UNAVAILABLE",
+    142: "UNAVAILABLE instead of ABORTED, which is never used for this",
+    143: "a task is stopped once, so clients get the first reason, not the latest",
+    152: "the tf.data service's text says tf.data workers; the job that was created for the client is dropped again",
+    157: "the tf.data service refuses; here an epoch without clients continues for the next client, until it is "
+    "collected",
+    160: "the tf.data service's text says tf.data workers, as in line 152",
+    163: "workers are identified by their uid, which a successor at the same address does not share",
+    164: "as line 128: the answer says that the worker is stopping",
+    165: "a client has many workers, so the error says that reading was stopped; a closed iterator is at its end",
+    166: "the client reaches its end because everything that its workers had was read; with the tf.data service it "
+    "never does",
+    175: "the client knows the token, here from DSNB_TOKEN, as does the server that starts later",
+    177: "the read ends, and the loss is announced; the tf.data service cannot tell a lost worker from a slow one",
+    181: "one file serves all starts, and its size does not grow with their number",
+    182: "a work folder without a journal is a new service; a folder that cannot be created is FAILED_PRECONDITION",
+    183: "a record is a row with a checksum; a file that is not a database is DATA_LOSS too, another program's "
+    "database FAILED_PRECONDITION",
+    184: "missing fields, unknown fields and fields of another type also count as damage",
     185: "an unknown kind of record is found when it is read, and the journal is refused as damaged",
-    190: "a call is tried again after UNAVAILABLE and CANCELLED; ABORTED says that a user's function raised",
-    191: "definitions are kept by what they contain; what no dataset of the journal has is removed",
-    201: "a message always says how its elements are compressed",
-    202: "the ways to hand over are built in; a reader may insist on one",
-    203: "a worker of another process cannot be read in place: the reader goes to gRPC by itself, unless it insists",
-    204: "the reader moves when a worker of its process is followed by one elsewhere; its pass begins again there",
-    218: "the original says tf.data workers here too, as in line 152",
-    225: "a hint that leaves a worker no file is no error: the user's own numbers would not be either",
+    190: "a call is retried after UNAVAILABLE and CANCELLED; ABORTED means that a user's function raised",
+    191: "definitions are stored by content; those that no dataset of the journal uses are removed",
+    201: "a message always states how its elements are compressed",
+    202: "the transfers are built in; a client may require one",
+    203: "elements of a worker in another process cannot be passed by reference: the client uses gRPC, unless it "
+    "requires the local transfer",
+    204: "the client switches when a worker of its process is replaced by one elsewhere; the worker's part of the "
+    "epoch begins again there",
+    218: "the tf.data service's text says tf.data workers here too, as in line 152",
+    225: "a hint that leaves a worker without files is not an error, because shards that the user numbers would not be "
+    "one",
     232: "the class is FailedPreconditionError, a RuntimeError, raised where the worker starts",
-    234: "the original refuses; without a list the workers that are there when a pass begins are numbered",
+    234: "the tf.data service refuses; without a list, the workers present when an epoch begins are numbered",
     236: "tests/dispatcher/test_static_index.py has the forms of entries; a worker that is not listed is "
-    "FAILED_PRECONDITION, and one that is gone frees its place, so that its successor may come on another port",
-    237: "tests/pipeline/test_sharding.py has the rewriting itself; here what a user sees of it",
-    238: "splits are counted for one repetition; a repeat asks for the next one, and counters and selectors have none",
-    239: "a mode that does not exist is INVALID_ARGUMENT, wherever it is told",
-    305: "a target names the address that is listened on, 127.0.0.1",
-    312: "workers are counted by status(), which asks them all",
+    "FAILED_PRECONDITION, and a worker that is gone frees its entry, so that its successor may use another port",
+    237: "tests/pipeline/test_sharding.py tests the rewriting itself; this line tests what a user sees of it",
+    238: "splits are counted for one repetition; repeat requests the next one, and counters and selectors have none",
+    239: "an unknown mode is INVALID_ARGUMENT, wherever it is given",
+    305: "a target names the address that the server listens on, 127.0.0.1",
+    312: "status() counts the workers, and asks all of them",
     314: "the configuration is refused, before there is a server",
     329: "the number of consumers and the dataset are compared as well",
-    336: "tasks that are over are told by the state of their job, and dropped with its pass",
-    337: "no version number is compared: a call that the other side does not know is told, with both sides' remedy",
+    336: "finished tasks are known from the state of their job, and dropped with its epoch",
+    337: "no version number is compared: a call that the other side does not know raises an error with remedies for "
+    "both sides",
 }
