@@ -51,6 +51,7 @@ def test_a_workload_is_measured_with_who_is_there_and_tells_why_others_are_not(m
     assert "tensorflow is not built" in measured.missing[TF]
 
 
+@pytest.mark.slow
 def test_results_survive_in_their_file_and_fill_the_page(measured: WorkloadResult, tmp_path: Path) -> None:
     store = ResultsFile(tmp_path / "results.json")
     store.save("scalars", measured, {"tensorflow-cpu": "2.21.0"})
@@ -99,6 +100,7 @@ def test_who_computes_while_it_waits_is_there_for_its_own_turns_only() -> None:
     assert first != second
 
 
+@pytest.mark.slow
 def test_a_rate_is_that_of_the_stream_without_its_beginning() -> None:
     def fresh() -> object:
         time.sleep(0.2)

@@ -92,6 +92,7 @@ def test_a_file_that_is_cut_under_a_reader_costs_no_element_and_no_process(tmp_p
     assert calls(tmp_path) <= 2 * LENGTH
 
 
+@pytest.mark.slow
 def test_a_folder_that_may_not_be_read_any_more_stops_no_pass(tmp_path: Path, start: Start) -> None:
     process = start("forbidden")
     assert process.wait_for_exit(timeout=60) == 0, process.describe()

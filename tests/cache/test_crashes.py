@@ -73,6 +73,7 @@ def test_a_death_or_a_sleep_at_any_point_loses_no_more_than_a_chunk_and_leaves_n
     assert {run: problem for run, problem in runs.items() if problem} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("form", ["crowded passed"])
 def test_each_point_of_the_store_has_a_test_that_kills_there(found: Found, form: str) -> None:

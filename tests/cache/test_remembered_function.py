@@ -209,6 +209,7 @@ def test_9_results_that_are_false_are_results(cells: Cells) -> None:
     assert ran.calls == len(values)
 
 
+@pytest.mark.slow
 def test_another_process_finds_what_this_one_stored(tmp_path: Path) -> None:
     code = (
         "import numpy as np, dsnb\nSIZES = {3, 5, 8}\n"

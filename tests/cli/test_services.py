@@ -323,6 +323,7 @@ def test_a_token_file_that_is_missing_is_told(tmp_path: Path) -> None:
     assert f"the token file '{tmp_path / 'nothing'}' cannot be read" in err
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_to_its_end_is_no_error() -> None:
     with dsnb.start(workers=1), PythonProcess(["-c", CLOSED_PIPE]) as process:
         assert process.wait_for_exit() == 0

@@ -224,6 +224,7 @@ def test_a_reader_over_the_limit_is_told_at_its_own_call_each_time_until_there_i
             stage.close()
 
 
+@pytest.mark.slow
 def test_a_pass_that_one_reader_gives_up_goes_on_for_the_others(cluster: Cluster) -> None:
     """Its task has ended for that reader alone, which is not for the dispatcher to hear."""
     reader, other = (stage_of(cluster, dsnb.Dataset.range(100), max_outstanding_requests=1) for _ in range(2))
@@ -274,6 +275,7 @@ def test_a_service_without_workers_is_told_in_the_stated_time() -> None:
         stage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_service_that_is_gone_is_told_in_the_stated_time() -> None:
     with Cluster(workers=1) as cluster:

@@ -34,6 +34,7 @@ def test_the_clock_of_a_job_stands_while_it_is_paused() -> None:
     wait_for(lambda: clock() > stood, what="the clock to go on")
 
 
+@pytest.mark.slow
 def test_a_pause_is_nobodys_waiting(cluster: Cluster) -> None:
     policy = dsnb.distribute("parallel_epochs", cluster.service, job_name="j", max_outstanding_requests=4)
     elements = iter(dsnb.Dataset.range(10_000).apply(policy))

@@ -42,6 +42,7 @@ def test_each_loop_is_the_jobs_next_pass(cluster: Cluster) -> None:
     assert cluster.job("j").iteration == 2
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_read_again_keeps_its_connections_from_pass_to_pass(cluster: Cluster) -> None:
     dataset = distributed(cluster, dsnb.Dataset.range(3), data_transfer_protocol="grpc")
 

@@ -383,6 +383,7 @@ def endless(uid: str) -> Worker:
     return Worker(uid, Dataset.range(5).repeat().filter(lambda _: False))
 
 
+@pytest.mark.slow
 def test_a_recall_that_a_dead_worker_never_answered_does_not_starve_the_one_that_takes_its_place(
     workers: list[Worker],
 ) -> None:

@@ -391,6 +391,7 @@ print(*(fingerprint(each).digest for each in (by_attribute, by_name, by_class, i
 """
 
 
+@pytest.mark.slow
 def test_a_compiled_module_beside_the_notebook_counts_by_its_file(tmp_path: Path) -> None:
     built_one = str(importlib.import_module("xxhash._xxhash").__file__)
     file = tmp_path / Path(built_one).name

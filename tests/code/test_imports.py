@@ -269,6 +269,7 @@ print(operation.function(3))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     ["from trv_pkg import fast\n return fast.K * trv", "import trv_pkg.fast\n return trv_pkg.fast.K * trv"],

@@ -77,6 +77,7 @@ except ModuleNotFoundError:
 """
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_a_cell_runs_in_a_process_that_has_neither_the_cell_nor_its_helper_module(tmp_path: Path) -> None:
     (tmp_path / "graph_cell_helper.py").write_text("OFFSET = 5\ndef prepare(x): return x + OFFSET\n")
     files = str(tmp_path / "definition"), str(tmp_path / "blob")

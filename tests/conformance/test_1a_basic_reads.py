@@ -99,6 +99,7 @@ def test_line_003_rows_of_different_lengths(cluster: MakeCluster, transfer: str)
         same(row, np.arange(length, dtype=np.float32))
 
 
+@pytest.mark.slow
 def test_line_004_captured_table(cluster: MakeCluster, transfer: str, tmp_path: Path) -> None:
     file = tmp_path / "table.txt"
     file.write_text("10\n11\n")
@@ -123,6 +124,7 @@ def test_line_005_captured_object(cluster: MakeCluster, transfer: str, shape: tu
         np.testing.assert_array_equal(element, value)
 
 
+@pytest.mark.slow
 def test_line_006_captured_variable(cluster: MakeCluster, transfer: str) -> None:
     ten = np.int64(10)
 
@@ -152,6 +154,7 @@ def test_line_008_multiple_epochs(cluster: MakeCluster, transfer: str) -> None:
     assert [numbers(dataset) for _ in range(10)] == [[0, 1, 2]] * 10
 
 
+@pytest.mark.slow
 def test_line_009_repeated_dataset(cluster: MakeCluster, transfer: str) -> None:
     options = {"data_transfer_protocol": transfer}
     dataset = dsnb.Dataset.range(10).apply(dsnb.distribute("parallel_epochs", cluster(1).service, **options))
@@ -159,6 +162,7 @@ def test_line_009_repeated_dataset(cluster: MakeCluster, transfer: str) -> None:
     assert numbers(dataset.repeat(5)) == list(range(10)) * 5
 
 
+@pytest.mark.slow
 def test_line_010_concurrent_epochs(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
     iterators = [
@@ -225,6 +229,7 @@ def test_line_012_an_error_of_a_generator_stands_at_its_place(cluster: MakeClust
     assert "in breaks" in str(error.__cause__)
 
 
+@pytest.mark.slow
 def test_line_012_a_generator_of_a_cell_runs_in_another_process(cluster: MakeCluster) -> None:
     import os
 
@@ -248,6 +253,7 @@ def test_line_013_max_outstanding_requests(cluster: MakeCluster, transfer: str) 
     assert sorted(numbers(elements)) == sorted(list(range(10)) * 3)
 
 
+@pytest.mark.slow
 def test_line_013_no_more_is_outstanding_than_allowed(cluster: MakeCluster, transfer: str) -> None:
     three = cluster(3)
     options: dict[str, Any] = {"data_transfer_protocol": transfer, "max_outstanding_requests": 4}
@@ -295,6 +301,7 @@ def test_line_018_batch_does_not_drop_remainder(cluster: MakeCluster, transfer: 
     assert [batch.tolist() for batch in elements] == [list(range(10))] * 2
 
 
+@pytest.mark.slow
 def test_line_019_undetermined_order_lets_later_elements_pass_a_slow_one(
     cluster: MakeCluster, transfer: str, tmp_path: Path
 ) -> None:

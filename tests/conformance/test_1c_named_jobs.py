@@ -101,6 +101,7 @@ def test_line_039_shared_job_name_repeat(cluster: MakeCluster, transfer: str, wh
     assert Counter(numbers(one + other)) == dict.fromkeys(range(100), 3)
 
 
+@pytest.mark.slow
 def test_line_040_shared_job_name_multiple_epochs(cluster: MakeCluster, transfer: str) -> None:
     dataset = job(dsnb.Dataset.range(10), cluster(1).service, "job", transfer)
 

@@ -56,6 +56,7 @@ def test_line_060_gc_unused_job(collecting: Cluster, name: str | None) -> None:
     wait_for(lambda: not collecting.status().jobs, what="the job to go")
 
 
+@pytest.mark.slow
 def test_line_061_dont_gc_used_job(collecting: Cluster) -> None:
     unused, used, other = (reading(collecting, job_name=name) for name in ("unused", "used", "used"))
     assert tasks(collecting) == 2
@@ -66,6 +67,7 @@ def test_line_061_dont_gc_used_job(collecting: Cluster) -> None:
     assert len(numbers(other)) >= 1000 - 2 * 11
 
 
+@pytest.mark.slow
 def test_line_062_dont_gc_jobs_with_visitation_guarantees(cluster: MakeCluster) -> None:
     one = cluster(1, dispatcher={**SOON, **KEPT})
     for mode in ("parallel_epochs", "distributed_epoch"):
@@ -120,6 +122,7 @@ def join(cluster: Cluster, dataset_id: str) -> str:
         return channel.call(JOIN, request).client_id
 
 
+@pytest.mark.slow
 def test_line_066_gc_missing_clients_with_small_timeout(cluster: MakeCluster) -> None:
     """The original keeps one that was never heard of, for ever; here it has as long as any other."""
     one = cluster(1, dispatcher={**SOON, "client_timeout_ms": 600})
@@ -129,6 +132,7 @@ def test_line_066_gc_missing_clients_with_small_timeout(cluster: MakeCluster) ->
     wait_for(lambda: tasks(one) == 0, what="the task to go")
 
 
+@pytest.mark.slow
 def test_line_067_dont_gc_missing_clients_with_large_timeout(cluster: MakeCluster) -> None:
     one = cluster(1, dispatcher={**SOON, "client_timeout_ms": 600_000})
     join(one, dsnb.register_dataset(one.service, dsnb.Dataset.range(10)))

@@ -87,12 +87,14 @@ def test_line_073_flat_map(cluster: MakeCluster, transfer: str) -> None:
     assert sorted(numbers(dynamic(dataset, cluster(2).service, transfer))) == [1, 5, 5, 5, 5, 5]
 
 
+@pytest.mark.slow
 def test_line_075_repeat_before_distribution(cluster: MakeCluster, transfer: str) -> None:
     dataset = dynamic(dsnb.Dataset.range(20).repeat(5), cluster(2).service, transfer)
 
     assert Counter(numbers(dataset)) == dict.fromkeys(range(20), 5)
 
 
+@pytest.mark.slow
 def test_line_076_repeat_after_distribution(cluster: MakeCluster, transfer: str) -> None:
     elements = numbers(dynamic(dsnb.Dataset.range(20), cluster(2).service, transfer).repeat(5))
 
@@ -109,6 +111,7 @@ def test_line_077_forever_repeat(cluster: MakeCluster, transfer: str) -> None:
     assert min(counts.values()) > 25
 
 
+@pytest.mark.slow
 def test_line_078_zip(cluster: MakeCluster, transfer: str) -> None:
     dataset = dsnb.Dataset.zip(dsnb.Dataset.range(10), dsnb.Dataset.range(10, 20))
 
@@ -137,6 +140,7 @@ def test_line_080_imbalanced_zip(cluster: MakeCluster, transfer: str) -> None:
     assert pairs(dynamic(dataset, cluster(1).service, transfer)) == [(x, x) for x in range(200)]
 
 
+@pytest.mark.slow
 def test_line_081_imbalanced_zip_multi_worker(cluster: MakeCluster, transfer: str) -> None:
     dataset = dsnb.Dataset.zip(dsnb.Dataset.range(200), dsnb.Dataset.range(1000))
     got = pairs(dynamic(dataset, cluster(3).service, transfer))
@@ -155,6 +159,7 @@ def test_line_082_zip_different_rates(cluster: MakeCluster, transfer: str) -> No
     assert len({left for left, _ in got}) == 10
 
 
+@pytest.mark.slow
 def test_line_083_zip_different_repeats(cluster: MakeCluster, transfer: str) -> None:
     dataset = dsnb.Dataset.zip(dsnb.Dataset.range(50), dsnb.Dataset.range(10).repeat(10))
     got = pairs(dynamic(dataset, cluster(2).service, transfer))
@@ -172,6 +177,7 @@ def test_line_087_concatenate(cluster: MakeCluster, transfer: str, workers: int)
     assert (elements if workers == 1 else sorted(elements)) == list(range(200))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded already", "not yet"])
 def test_line_088_recordings_as_sources(cluster: MakeCluster, tmp_path: Path, recorded: bool) -> None:
     service = cluster(3).service
@@ -205,6 +211,7 @@ def test_line_089_distributed_dataset(cluster: MakeCluster) -> None:
     assert len(list(dsnb.from_dataset_id(dsnb.ShardingPolicy.OFF, service, dataset_id))) == 2 * 2 * 10
 
 
+@pytest.mark.slow
 def test_line_090_aliases(cluster: MakeCluster, transfer: str) -> None:
     two = cluster(2)
     modes: list[Any] = ["distributed_epoch", dsnb.ShardingPolicy.DYNAMIC, "parallel_epochs", dsnb.ShardingPolicy.OFF]

@@ -71,6 +71,7 @@ def test_line_093_consumers_that_are_created_again_go_on(cluster: MakeCluster) -
     assert [row[0] for row in before + after] == list(range(0, 120, 3))
 
 
+@pytest.mark.slow
 def test_line_094_all_of_a_round_are_of_one_bucket(cluster: MakeCluster) -> None:
     hosts, replicas, batch, edges, rounds = 3, 5, 10, (30, 60), 4 * 3
     consumers = hosts * replicas
@@ -157,6 +158,7 @@ def test_line_097_the_reader_sees_no_end(cluster: MakeCluster, source: dsnb.Data
     assert dataset.cardinality() == dsnb.INFINITE_CARDINALITY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [1, 3, 10])
 def test_line_098_workers_that_are_added_join(cluster: MakeCluster, more: int) -> None:
     service = cluster(3)
@@ -170,6 +172,7 @@ def test_line_098_workers_that_are_added_join(cluster: MakeCluster, more: int) -
     assert beginnings(rows) == 3 + more
 
 
+@pytest.mark.slow
 def test_line_099_a_worker_is_stopped_and_comes_back(cluster: MakeCluster) -> None:
     service = cluster(3)
     with Consumers(numbers_in_rounds(5, service.service)) as consumers, losses_expected():

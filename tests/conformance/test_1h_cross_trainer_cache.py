@@ -179,11 +179,13 @@ def test_line_109_same_trainer_id(job: Job) -> None:
     assert rest == [value for value in range(10, 32) if value != its][:20], "what they had and did not consume"
 
 
+@pytest.mark.slow
 def test_line_110_different_job_names(job: Job) -> None:
     for name in ("job 1", "job 2"):
         assert first(10, job.reader("Trainer", job_name=name)) == list(range(10))
 
 
+@pytest.mark.slow
 def test_line_111_dynamic_sharding(cluster: MakeCluster, transfer: str) -> None:
     with_task = endless().map(lambda x: (threading.current_thread().name, x))  # each task has a thread of its own
     with Job(cluster(2).service, transfer, with_task) as job:
@@ -224,6 +226,7 @@ def test_line_114_requires_job_name(job: Job) -> None:
         job.reader("Trainer", job_name=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 10])
 def test_line_115_finite_datasets_are_shared_pass_by_pass(job: Job, count: int) -> None:
     job.dataset = dsnb.Dataset.range(count)

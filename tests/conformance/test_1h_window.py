@@ -124,6 +124,7 @@ def read_until_stopped(reader: TaskReader, seen: list[int]) -> Exception:
         return error
 
 
+@pytest.mark.slow
 def test_line_128_cancel() -> None:
     with TaskBench(endless(), cached=True) as bench:
         readers = [bench.reader(f"Trainer {at}") for at in range(10)]

@@ -30,6 +30,7 @@ def aborts(index: Any) -> Any:
 # --------------------------------------------------------------------------------------------------- through a service
 
 
+@pytest.mark.slow
 def test_line_139_get_next(cluster: MakeCluster, transfer: str) -> None:
     distribute = dsnb.distribute("parallel_epochs", cluster(1).service, data_transfer_protocol=transfer)
     for count in (10, 0):
@@ -40,11 +41,13 @@ def test_line_139_get_next(cluster: MakeCluster, transfer: str) -> None:
                 next(elements)
 
 
+@pytest.mark.slow
 def test_line_141_concurrent_readers(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
     options: dict[str, Any] = {"data_transfer_protocol": transfer, "job_name": "job"}
     dataset = dsnb.Dataset.range(1000)
-    readers = [iter(dataset.apply(dsnb.distribute("parallel_epochs", service, **options))) for _ in range(10)]
+    # All join before one reads: the first may read everything before the last has begun.
+    readers = [iter(dataset.apply(dsnb.distribute("parallel_epochs", service, **options))).start() for _ in range(10)]
 
     def read(reader: Iterator[Any]) -> list[int]:
         got = numbers(reader)
@@ -204,6 +207,7 @@ def test_line_143_cancelling_wakes_reader_and_producer(tmp_path: Path) -> None:
         assert full.task.join(2.0), "the producer that waited for room has ended"
 
 
+@pytest.mark.slow
 def test_what_a_reader_leaves_goes_to_the_next(cluster: MakeCluster, transfer: str) -> None:
     service = cluster(1).service
     options: dict[str, Any] = {"data_transfer_protocol": transfer, "job_name": "job"}

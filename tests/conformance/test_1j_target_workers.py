@@ -54,6 +54,7 @@ def test_line_145_as_many_copies_as_local_workers(mixed: Mixed, here: int, there
     assert Counter(numbers(read(dsnb.Dataset.range(10), mixed(here, there).service))) == dict.fromkeys(range(10), here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here,there", COUNTS)
 def test_line_146_repeated_on_the_client_s_side(mixed: Mixed, here: int, there: int) -> None:
     elements = numbers(read(dsnb.Dataset.range(10), mixed(here, there).service).repeat(5))
@@ -74,6 +75,7 @@ def test_line_148_multiple_epochs(mixed: Mixed, here: int, there: int) -> None:
         assert Counter(numbers(dataset)) == dict.fromkeys(range(10), here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here,there", COUNTS)
 def test_line_149_dynamic_sharding(mixed: Mixed, here: int, there: int) -> None:
     service = mixed(here, there)
@@ -161,6 +163,7 @@ def test_line_158_epochs_begin_at_0_after_a_worker_restart(mixed: Mixed, there: 
         service.restart_worker(same_port=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [0, 3])
 def test_line_159_epochs_begin_at_0_after_a_dispatcher_restart(
     cluster: MakeCluster, tmp_path: Path, there: int

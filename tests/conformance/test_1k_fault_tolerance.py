@@ -93,6 +93,7 @@ def test_line_168_dispatcher_restart_during_reading(durable: Cluster, limit: int
     assert [*got, *numbers(elements)] == list(range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1], ids=["ahead", "one outstanding"])
 def test_line_169_dispatcher_restart_during_a_distributed_epoch(durable: Cluster, limit: int | None) -> None:
     elements = iter(read(HUNDRED, durable.service, "distributed_epoch", max_outstanding_requests=limit))
@@ -108,6 +109,7 @@ def test_line_170_dispatcher_restart_between_iterations(durable: Cluster) -> Non
     assert numbers(dataset) == list(range(100))
 
 
+@pytest.mark.slow
 def test_line_171_dispatcher_restart_with_multiple_datasets(durable: Cluster) -> None:
     datasets = []
     for number in range(10):
@@ -116,6 +118,7 @@ def test_line_171_dispatcher_restart_with_multiple_datasets(durable: Cluster) ->
     assert [numbers(dataset) for dataset in datasets] == [list(range(number, 100)) for number in range(10)]
 
 
+@pytest.mark.slow
 def test_line_172_dispatcher_many_restarts(durable: Cluster) -> None:
     datasets = []
     for size in range(10, 15):
@@ -126,6 +129,7 @@ def test_line_172_dispatcher_many_restarts(durable: Cluster) -> None:
         durable.restart_dispatcher()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:worker w0 was:dsnb.errors.DataLossWarning")
 def test_line_173_dispatcher_and_worker_restart(durable: Cluster) -> None:
     dataset = read(HUNDRED, durable.service)
@@ -148,6 +152,7 @@ def test_line_174_dispatcher_and_multi_worker_restart(durable: Cluster) -> None:
     assert numbers(elements) == []
 
 
+@pytest.mark.slow
 def test_line_175_start_servers_late(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client comes first: it describes a dataset and reads it before there is any server at the address."""
     monkeypatch.setenv("DSNB_TOKEN", "agreed on")
@@ -206,6 +211,7 @@ def test_line_178_change_processing_mode_after_restart(durable: Cluster) -> None
     assert numbers(off) == list(range(10, 100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["with work folder", "without"])
 def test_line_179_distribute_a_large_graph_then_register_a_worker(
     cluster: MakeCluster, tmp_path: Path, kept: bool
@@ -351,6 +357,7 @@ def test_line_189_dataset_store(tmp_path: Path, kept: bool) -> None:
         store.get("missing")
 
 
+@pytest.mark.slow
 def test_line_190_what_is_tried_again(durable: Cluster) -> None:
     """A call is tried again while the server is away, and never when it has answered."""
     channel = open_channel(durable.address, durable.dispatcher.token)

@@ -81,6 +81,7 @@ def read(dataset: dsnb.Dataset, service: Any, mode: Any, target: str = "LOCAL", 
     return iter(dataset.apply(dsnb.distribute(mode, service, target_workers=target, **options))).start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [DATA, FILE_OR_DATA])
 def test_line_209_range_by_data(listed: Listed, mode: Any) -> None:
     assert numbers(read(dsnb.Dataset.range(20), listed(1).service, mode)) == [1, 6, 11, 16]
@@ -96,6 +97,7 @@ def test_line_210_range_by_file(listed: Listed) -> None:
         dsnb.from_dataset_id(FILE, service, dataset_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [dsnb.SHARD_HINT, 0, 5])
 def test_line_211_range_by_hint(listed: Listed, index: int) -> None:
     dataset = dsnb.Dataset.range(20).shard(dsnb.SHARD_HINT, index)
@@ -107,6 +109,7 @@ def test_line_212_invalid_worker_index() -> None:
         dsnb.Dataset.range(20).shard(5, dsnb.SHARD_HINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [OFF, DYNAMIC, FILE_OR_DATA, DATA])
 def test_line_213_hint_in_another_mode(listed: Listed, mode: Any) -> None:
     dataset, service = dsnb.Dataset.range(20).shard(dsnb.SHARD_HINT, dsnb.SHARD_HINT), listed(1).service
@@ -150,6 +153,7 @@ def test_line_218_no_local_worker(listed: Listed, folder: Folder) -> None:
         read(folder.read(), listed(None, workers=3).service, FILE_OR_DATA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
 def test_line_219_by_file(listed: Listed, folder: Folder, mode: Any) -> None:
     service = listed(3).service
@@ -158,6 +162,7 @@ def test_line_219_by_file(listed: Listed, folder: Folder, mode: Any) -> None:
     assert numbers(read(lines, service, mode)) == records(3, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
 def test_line_220_shuffled_file_list(listed: Listed, folder: Folder, mode: Any) -> None:
     assert sorted(numbers(read(folder.read(shuffle=True), listed(3).service, mode))) == records(3, 8)
@@ -181,6 +186,7 @@ def test_line_224_files_without_shards(listed: Listed, folder: Folder) -> None:
     assert numbers(read(folder.read(), listed(3).service, OFF)) == list(range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
 def test_line_225_fewer_files_than_workers(listed: Listed, folder: Folder, mode: Any) -> None:
     four = folder.reader(folder.names[:4])
@@ -199,6 +205,7 @@ def test_line_225_fewer_files_than_workers_by_hint(listed: Listed, folder: Folde
     assert numbers(read(dataset, listed(4).service, HINT)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
 def test_line_226_interleaved_files(listed: Listed, folder: Folder, mode: Any) -> None:
     names = dsnb.Dataset.from_tensor_slices(folder.names)
@@ -209,6 +216,7 @@ def test_line_226_interleaved_files(listed: Listed, folder: Folder, mode: Any) -
 PAIR = (records(3), records(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
 def test_line_227_zipped_files(listed: Listed, folder: Folder, mode: Any) -> None:
     dataset = dsnb.Dataset.zip(folder.read(), folder.read())
@@ -216,6 +224,7 @@ def test_line_227_zipped_files(listed: Listed, folder: Folder, mode: Any) -> Non
     assert pairs == [(x, x) for x in records(3, 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FILE, FILE_OR_DATA])
 def test_line_228_concatenated_files(listed: Listed, folder: Folder, mode: Any) -> None:
     dataset = folder.read().concatenate(folder.read())
@@ -227,6 +236,7 @@ def test_line_229_empty_dataset(listed: Listed, mode: Any) -> None:
     assert numbers(read(dsnb.Dataset.range(0), listed(1).service, mode)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ["localhost:%port%", "localhost:%port_worker%", "localhost", "127.0.0.1:%port%"])
 def test_line_230_anonymous_and_named_ports(listed: Listed, entry: str) -> None:
     service = listed(3, entries=[entry] * WORKERS).service
@@ -302,6 +312,7 @@ def test_line_239_names_of_modes_and_targets() -> None:
             dsnb.distribute(OFF, "127.0.0.1:9", target_workers=wrong)
 
 
+@pytest.mark.slow
 def test_line_240_every_policy_runs(listed: Listed, folder: Folder) -> None:
     service = listed().service
     counts = {mode: len(list(read(folder.read(), service, mode, "AUTO"))) for mode in dsnb.ShardingPolicy}
@@ -337,6 +348,7 @@ def test_line_242_a_local_worker_among_remote_ones(listed: Listed) -> None:
 # ---- what the original does not promise
 
 
+@pytest.mark.slow
 def test_a_shuffle_without_a_seed_is_cut_into_shards_of_one_order(listed: Listed) -> None:
     service = listed().service
     dataset = dsnb.Dataset.range(100).shuffle(100)
@@ -353,6 +365,7 @@ def test_a_shard_whose_worker_is_lost_goes_on_with_another(cluster: MakeCluster)
     assert sorted(got) == list(range(2_000))
 
 
+@pytest.mark.slow
 def test_a_place_in_the_list_that_nobody_took_is_told_when_reading_begins(cluster: MakeCluster) -> None:
     service = cluster(0, dispatcher={"worker_addresses": ["localhost:%port%", "otherhost"]})
     service.add_worker()

@@ -54,6 +54,7 @@ def test_it_serves_a_page_and_stops_whole(server: Any) -> None:
         page(running.url)
 
 
+@pytest.mark.slow
 def test_the_same_source_has_one_server(server: Any) -> None:
     first = server.start_in_thread(source)
     try:

@@ -31,6 +31,7 @@ def test_all_images_are_there_with_the_labels_of_the_source(folder: Path) -> Non
     assert labels.total() == digits.IMAGES
 
 
+@pytest.mark.slow
 def test_every_image_can_be_read_and_holds_the_grey_values_of_the_source(folder: Path) -> None:
     require_module("PIL")
     from PIL import Image

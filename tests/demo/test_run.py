@@ -54,6 +54,7 @@ def test_both_trainers_pass_the_accuracy(figures: dict[str, Any]) -> None:
         assert trainer["accuracy"] >= figures["target_accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_each_element_is_produced_about_once(figures: dict[str, Any]) -> None:
     faster = max(trainer["elements"] for trainer in figures["trainers"])
 

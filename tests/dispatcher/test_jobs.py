@@ -165,6 +165,7 @@ def finish_others(service: Service, dataset: str, count: int) -> None:
     service.wait(1.0, service.keep_alive)
 
 
+@pytest.mark.slow
 def test_of_many_jobs_that_nobody_reads_the_newest_are_kept_and_that_the_others_are_over() -> None:
     service = Service(replace(CONFIG, job_gc_timeout_ms=600_000))
     worker = service.add_worker("w")

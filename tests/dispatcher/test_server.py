@@ -92,6 +92,7 @@ def test_each_dispatcher_has_a_token_of_its_own_unless_one_was_given() -> None:
         assert third.token == "given"
 
 
+@pytest.mark.slow
 def test_stopping_ends_all_streams_soon(cluster: Cluster) -> None:
     stop = threading.Event()
     told: list[Snapshot] = []
@@ -129,6 +130,7 @@ def test_a_bug_that_meets_the_clock_is_seen_and_the_clock_goes_on(caplog: pytest
     assert "remove_worker" in str(caplog.records[0].exc_text) or "tick" in str(caplog.records[0].exc_text)
 
 
+@pytest.mark.slow
 def test_who_starts_or_stops_it_second_waits_for_the_first() -> None:
     """All that makes it known is done when any call of `start` returns; nothing of it is left when `stop` does."""
     dispatcher = dsnb.DispatchServer(start=False)

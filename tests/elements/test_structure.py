@@ -67,6 +67,7 @@ def test_keys_of_a_dict_must_be_strings() -> None:
         structure_of((0, {1: 2}))
 
 
+@pytest.mark.slow
 @given(elements, st.integers(1, 4))
 def test_a_run_that_is_taken_apart_and_put_together_is_the_same(element: Any, count: int) -> None:
     run = [element] * count

@@ -71,6 +71,7 @@ def refusal_of(path: Path) -> DsnbError | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dsnb.errors.DataLossWarning")
 def test_a_report_of_a_damaged_run_is_a_page_or_a_refusal(
     tmp_path: Path, run: bytes, capsys: pytest.CaptureFixture[str]
@@ -84,6 +85,7 @@ def test_a_report_of_a_damaged_run_is_a_page_or_a_refusal(
         assert (code == 0 and page.exists()) or str(path) in told.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "dashboard"])
 def test_a_damaged_run_file_is_refused_by_each_command(
     tmp_path: Path, run: bytes, capsys: pytest.CaptureFixture[str], command: str

@@ -140,6 +140,7 @@ def test_a_name_of_another_kernel_is_refused_with_how_to_connect() -> None:
         assert threading.active_count() == 1 or not [t for t in threading.enumerate() if "dispatcher" in t.name]
 
 
+@pytest.mark.slow
 def test_without_a_name_another_kernels_default_is_left_alone() -> None:
     with python_process(ANOTHER_KERNEL.format("")) as other:
         assert other.wait_for_line("READY") == "READY default"

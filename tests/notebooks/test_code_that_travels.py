@@ -70,6 +70,7 @@ def test_an_edited_module_runs_as_it_is_now_on_a_worker_that_has_the_older_one(
     assert kernel.run(READ) == "[1, 11]\n"
 
 
+@pytest.mark.slow
 def test_a_module_that_was_reloaded_by_hand_runs_as_it_is_now(kernel: Kernel, folder: Path) -> None:
     write(folder / "trv_reloaded.py", "K = 1\n")
     assert kernel.run(f"%autoreload 0\nimport trv_reloaded\ndef f(x): return trv_reloaded.K\n{READ}") == "[1, 1]\n"

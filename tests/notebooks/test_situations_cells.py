@@ -42,6 +42,7 @@ def test_the_start_cell_is_run_twice(kernel: Kernel) -> None:
     kernel.run(HEALTHY)
 
 
+@pytest.mark.slow
 def test_the_start_cell_is_run_again_with_other_arguments(kernel: Kernel) -> None:
     first = kernel.run("service = dsnb.start(workers=1); print(service.target)")
     scaled = kernel.run("service = dsnb.start(workers=2); print(service.target)")
@@ -55,6 +56,7 @@ def test_the_start_cell_is_run_again_with_other_arguments(kernel: Kernel) -> Non
     kernel.run(HEALTHY + "del elements")
 
 
+@pytest.mark.slow
 def test_a_cell_is_interrupted_in_next(kernel: Kernel) -> None:
     """With an element that never comes, and then in a loop over elements that do."""
     kernel.run("service = dsnb.start(workers=2)" + GATE)
@@ -157,6 +159,7 @@ def test_the_kernel_is_interrupted_while_process_workers_run(kernel: Kernel) -> 
     kernel.run("del elements" + HEALTHY)
 
 
+@pytest.mark.slow
 def test_an_exception_leaves_a_with_block(kernel: Kernel) -> None:
     assert "ZeroDivisionError" in kernel.fail(
         "with dsnb.start(workers=2) as service:" + READ.replace("\n", "\n    ") + "\n    1 / 0"

@@ -93,6 +93,7 @@ def test_a_cell_forks_a_pool(kernel: Kernel) -> None:
     kernel.run("assert len(service.status().workers) == 1 and next(elements) == 2\ndel elements, pool")
 
 
+@pytest.mark.slow
 def test_a_loader_with_forked_workers_reads(kernel: Kernel) -> None:
     kernel.run("service = dsnb.start(workers=1)" + LOADER)
     told = kernel.run(
@@ -104,6 +105,7 @@ def test_a_loader_with_forked_workers_reads(kernel: Kernel) -> None:
     assert kernel.run("print(sorted(int(x) for x in Loader(ten, num_workers=0)))") == f"{list(range(10))}\n"
 
 
+@pytest.mark.slow
 def test_a_spawned_process_reads(kernel: Kernel) -> None:
     """What the advice says."""
     kernel.run(f"open('spawned_by_a_cell.py', 'w').write({SPAWNED!r})\nservice = dsnb.start(workers=1)")

@@ -85,6 +85,7 @@ def test_a_work_dir_with_a_damaged_token_is_explained_and_nothing_starts(tmp_pat
     assert token.stat().st_size > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -137,6 +137,7 @@ def test_a_large_message_of_a_stranger_is_not_read(server: tuple[str, int]) -> N
         watched.check()
 
 
+@pytest.mark.slow
 def test_many_connections_with_large_messages_at_once_are_not_read(server: tuple[str, int]) -> None:
     address, pid = server
     data = bytes(32 * MIB)

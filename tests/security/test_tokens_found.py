@@ -51,6 +51,7 @@ def test_a_reader_that_starts_before_its_dispatcher_finds_the_token_when_it_come
         assert reader.wait_for_exit() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_before_its_dispatcher_finds_the_token_when_it_comes() -> None:
     with begun_before("-m", "dsnb", "worker", "--dispatcher") as (worker, address), dispatcher_at(address):
         worker.wait_for_line("worker ready", timeout=60)

@@ -234,6 +234,7 @@ def test_closing_ends_an_iterator_whose_service_does_not_answer(cluster: Cluster
     assert list(elements) == []
 
 
+@pytest.mark.slow
 def test_a_client_that_was_closed_while_it_joined_is_not_left_behind(cluster: Cluster) -> None:
     """The dispatcher is held for a moment: the answer comes when nobody wants it any more."""
     elements = iter(read(R(10), cluster, job_name="j"))
@@ -316,6 +317,7 @@ def test_a_pass_that_was_read_to_its_end_begins_anew_from_a_position_at_its_begi
     assert sorted(numbers(again)) == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(dsnb.ShardingPolicy), ids=lambda mode: mode.name)
 def test_a_position_at_the_beginning_is_one_in_every_mode(
     cluster: Cluster, mode: dsnb.ShardingPolicy, tmp_path: Path

@@ -52,6 +52,7 @@ def test_a_page_without_a_recording_tells_of_the_next_seconds(tmp_path: Path) ->
             service.report(tmp_path / "none" / "run.html")
 
 
+@pytest.mark.slow
 def test_words_are_no_part_of_the_pictures_which_are_stretched_to_any_width() -> None:
     with dsnb.start(workers=1, name="wide") as service:
         data = dsnb.Dataset.range(500).map(slow).apply(dsnb.distribute("distributed_epoch", service))

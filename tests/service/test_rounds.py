@@ -32,6 +32,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_consumer_that_has_not_come_is_named(cluster: Cluster) -> None:
     mine, second = numbers_in_rounds(2, cluster.service)
     elements = iter(mine).start()
@@ -47,6 +48,7 @@ def test_a_consumer_that_has_not_come_is_named(cluster: Cluster) -> None:
     close(others)
 
 
+@pytest.mark.slow
 def test_a_consumer_that_leaves_with_errors_that_nobody_saw_says_goodbye() -> None:
     """Errors are no elements: counted as such they left fewer than none, which no message can tell."""
     patient = {"consumer_timeout_ms": 300, "client_timeout_ms": 600_000, "reconnect_ms": 600_000}
@@ -277,6 +279,7 @@ def test_who_begins_to_read_rounds_of_a_paused_job_is_warned_and_leaves_nothing_
     close(others)
 
 
+@pytest.mark.slow
 def test_each_consumer_of_a_cancelled_job_is_told_by_whom_and_others_may_begin_anew(cluster: Cluster) -> None:
     policy = {"data_transfer_protocol": "grpc"}
     with Consumers(numbers_in_rounds(2, cluster.service, **policy)) as consumers:

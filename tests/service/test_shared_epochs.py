@@ -122,6 +122,7 @@ def partial(service: DataService) -> bool:
     return job is not None and all(task.evicted for task in job.tasks)
 
 
+@pytest.mark.slow
 def test_a_pass_stays_on_disk_for_newcomers_and_goes_when_it_is_over(service: DataService) -> None:
     first = iter(shared(service, "first", "spill"))
     numbers(first)
@@ -132,6 +133,7 @@ def test_a_pass_stays_on_disk_for_newcomers_and_goes_when_it_is_over(service: Da
     assert job.iteration == 1
 
 
+@pytest.mark.slow
 def test_repeating_behind_the_service_reads_pass_after_pass(service: DataService) -> None:
     got = numbers(iter(shared(service, "one").repeat(3)))
     assert sorted(got) == sorted([*range(COUNT)] * 3)

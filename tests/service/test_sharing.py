@@ -199,6 +199,7 @@ def test_those_that_start_together_are_given_nothing_before(service: DataService
     other.close()
 
 
+@pytest.mark.slow
 def test_those_that_start_together_see_one_sequence_over_all_workers() -> None:
     with dsnb.start(workers=3) as service:
         got: dict[str, list[int]] = {}

@@ -326,6 +326,7 @@ def test_two_hundred_readers_that_are_killed_leave_no_memory_behind() -> None:
     check_killed(times=200, seed=int(os.environ.get("DSNB_SEED", "7")))
 
 
+@pytest.mark.slow
 def test_a_reader_outlives_its_worker_and_keeps_what_it_has() -> None:
     with dsnb.start(workers=1, name="another", isolation="process") as service:
         elements = read(images(), service, data_transfer_protocol="shared_memory")

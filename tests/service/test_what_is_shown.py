@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pytest
 
 import dsnb
 from dsnb.errors import CancelledError
@@ -37,6 +38,7 @@ def test_each_run_of_splits_is_told_with_its_worker_and_its_times() -> None:
         assert told[-2:] == ["job 'train' was made (DYNAMIC)", "pass 0 of job 'train' ended"]
 
 
+@pytest.mark.slow
 def test_a_readers_time_is_divided_into_waiting_decoding_and_its_own_loop() -> None:
     with Cluster(workers=0) as cluster:
         cluster.add_worker(remote=True)

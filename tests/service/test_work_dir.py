@@ -47,6 +47,7 @@ def test_a_cell_that_is_run_again_finds_its_service_however_it_writes_the_folder
             assert service.stopped, "two services of one name"
 
 
+@pytest.mark.slow
 def test_a_dispatcher_that_is_started_again_with_a_list_for_the_first_time_uses_the_workers_it_knows(
     tmp_path: Path,
 ) -> None:

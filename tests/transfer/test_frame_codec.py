@@ -180,6 +180,7 @@ def test_any_array_arrives_as_it_left(data: st.DataObject) -> None:
     assert same(run, travelled(run))
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters()) | st.just("\0"), min_size=1), st.integers(0, 3))
 @settings(max_examples=50)
 def test_any_text_arrives_as_it_left(texts: list[str], start: int) -> None:
@@ -366,6 +367,7 @@ def test_parts_of_another_piece_and_too_many_parts_are_data_loss() -> None:
     assert outcome([messages[1]]) is None, "a part without a beginning"
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300)
 def test_damage_in_front_of_the_data_is_found_or_harmless(data: st.DataObject) -> None:
@@ -488,6 +490,7 @@ def patchy(*parts: bool) -> list[Any]:
     return [np.concatenate([noise if noisy else np.zeros(PART_BYTES, np.uint8) for noisy in parts])[: -PART_BYTES // 2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("codec", ["LZ4", "ZSTD"])
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def test_an_ipv6_address_gets_brackets(host: str, joined: str) -> None:
 # ---- calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 def test_where_nobody_listens_a_call_ends_unavailable_in_the_time_that_was_given(host: str) -> None:
     with port_of_nobody() as port, channel_to(f"{host}:{port}") as channel:

@@ -51,6 +51,7 @@ def filled(cls: type) -> st.SearchStrategy[Any]:
     return st.builds(cls, **{field.name: value(field) for field in proto_of(cls).DESCRIPTOR.fields})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", CLASSES)
 def test_a_struct_has_the_fields_of_its_message(cls: type[msgspec.Struct]) -> None:
     assert sorted(cls.__struct_fields__) == sorted(field.name for field in proto_of(cls).DESCRIPTOR.fields)

@@ -262,6 +262,7 @@ def test_a_claim_is_given_back(folder: Path) -> None:
     assert claim("mine").name == "mine"
 
 
+@pytest.mark.slow
 def test_processes_that_claim_at_the_same_moment_get_names_of_their_own(folder: Path) -> None:
     code = (
         "from dsnb.wire.discovery import claim; print('READY', flush=True); input();"

@@ -7,6 +7,8 @@ import re
 import socket
 from pathlib import Path
 
+import pytest
+
 import dsnb
 from tests.support.processes import PythonProcess, python_process
 from tests.support.waiting import wait_for
@@ -135,6 +137,7 @@ def run(code: str, work_dir: Path) -> str:
         return process.stdout
 
 
+@pytest.mark.slow
 def test_handles_of_before_the_fork_raise_with_advice_and_do_not_hang(tmp_path: Path) -> None:
     *lines, done = run(HANDLES, tmp_path).replace("\n  ", " ").splitlines()
     told = dict(line.split("\t") for line in lines)
@@ -147,10 +150,12 @@ def test_handles_of_before_the_fork_raise_with_advice_and_do_not_hang(tmp_path: 
     assert told == {"close": "None", "stop": "None", "repr": "\"DataService('default', 1 worker)\"", "anew": "45"}
 
 
+@pytest.mark.slow
 def test_however_a_child_ends_the_parents_service_goes_on(tmp_path: Path) -> None:
     assert run(ENDS, tmp_path) == "DONE\n"
 
 
+@pytest.mark.slow
 def test_a_pool_works_beside_a_service(tmp_path: Path) -> None:
     assert run(POOL, tmp_path) == "DONE\n"
 
@@ -172,6 +177,7 @@ def test_a_child_that_lives_on_keeps_no_port_of_a_killed_parent(tmp_path: Path) 
         assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow
 def test_a_child_keeps_no_connection_to_a_service_of_another_process() -> None:
     code = """
 import os, socket, dsnb

@@ -54,6 +54,7 @@ def read(cluster: Cluster, dataset: dsnb.Dataset, count: int | None = None) -> l
     return [int(x) for x in islice(shared, count)]
 
 
+@pytest.mark.slow
 def test_one_that_was_begun_waits_to_be_told_what_it_is_to_do(cluster: Cluster) -> None:
     worker = WorkerProcess()
     worker.prestart()
@@ -77,6 +78,7 @@ def test_one_that_was_begun_and_never_told_ends_when_asked(timeout: float) -> No
     assert not is_running(worker.pid)
 
 
+@pytest.mark.slow
 def test_it_serves_when_it_is_ready_and_is_gone_when_stopped(cluster: Cluster) -> None:
     with process(config(cluster, name="mine")) as worker:
         (status,) = cluster.status().workers
@@ -88,6 +90,7 @@ def test_it_serves_when_it_is_ready_and_is_gone_when_stopped(cluster: Cluster) -
     wait_for(lambda: not cluster.status().workers, what="the worker to have said goodbye")
 
 
+@pytest.mark.slow
 def test_it_leads_a_session_of_its_own_and_does_not_heed_the_stop_button(cluster: Cluster) -> None:
     with process(config(cluster)) as worker:
         assert os.getsid(worker.pid) == worker.pid
@@ -95,6 +98,7 @@ def test_it_leads_a_session_of_its_own_and_does_not_heed_the_stop_button(cluster
         assert read(cluster, dsnb.Dataset.range(3)) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_it_imports_only_what_a_worker_needs(cluster: Cluster) -> None:
     def loaded(_x: int) -> str:
         import sys
@@ -109,12 +113,14 @@ def test_it_imports_only_what_a_worker_needs(cluster: Cluster) -> None:
     assert not (strangers | rooms) & set(names)
 
 
+@pytest.mark.slow
 def test_its_token_is_in_no_argument_and_no_variable(cluster: Cluster) -> None:
     with process(config(cluster)) as worker:
         for told in ("cmdline", "environ"):
             assert cluster.dispatcher.token.encode() not in Path(f"/proc/{worker.pid}/{told}").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_user_code_prints_is_kept_and_what_it_reads_is_empty(cluster: Cluster) -> None:
     def chatter(x: int) -> int:
         import sys

@@ -529,6 +529,7 @@ def test_the_producer_waits_for_a_trainer_that_asked_for_that() -> None:
     assert run_ahead(books, 50) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_lag", ["wait", "spill"])
 def test_frames_that_grow_take_no_more_than_the_capacity_while_one_is_waited_for(on_lag: str) -> None:
     """As of a pipeline that begins slowly: its first frames are closed by their age, with little in them."""

@@ -319,6 +319,7 @@ def test_a_task_produces_no_more_than_it_may_ahead_of_its_readers(make: Make) ->
     assert task.report().window_bytes < 1000 + (1 << 20), "a frame more than the bound"
 
 
+@pytest.mark.slow
 def test_a_cached_task_stays_within_its_part_of_the_budget_also_when_it_gets_smaller(make: Make) -> None:
     task, sink = make(numbers(10).repeat(), cached=True, capacity=64_000), Collector()
     reading = task.open(opening(trainer="a", granted=0), sink)

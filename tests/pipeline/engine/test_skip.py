@@ -85,6 +85,7 @@ def test_what_comes_behind_is_what_reading_would_have_come_to(dataset: Dataset, 
     stage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", PIPELINES.values(), ids=PIPELINES)
 def test_it_can_be_skipped_in_the_middle(dataset: Dataset) -> None:
     stage = dataset.operation.build(context())

@@ -39,6 +39,7 @@ def test_batches_hold_consecutive_elements_whatever_the_lengths_of_runs(
     assert [batch.tolist() for batch in first] == batched(size, count, drop=drop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SHAPES)
 @given(st.integers(1, 7), st.integers(0, 40), WANTS)
 def test_unbatch_undoes_it(kind: str, size: int, count: int, wants: list[int]) -> None:

@@ -674,6 +674,7 @@ def read_only() -> Any:
     return refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step,number",
     [(step, n) for step in ("slot write", "slot sync", "slot name", "segment write", "segment sync") for n in (0, 3)]

@@ -96,6 +96,7 @@ def test_slabs_that_lie_idle_are_given_back_without_another_word() -> None:
         there.used(0, "when two of them would only wait for the next credit")
 
 
+@pytest.mark.slow
 def test_slabs_are_used_again_and_again() -> None:
     """Forty times the memory, by a reader that keeps two elements at a time."""
     with door(size=4 * MIB) as there, reading(there) as reader:
@@ -128,6 +129,7 @@ def test_what_is_written_into_an_element_reaches_neither_another_reader_nor_a_la
             there.used(0)
 
 
+@pytest.mark.slow
 def test_elements_may_die_in_any_thread() -> None:
     with door() as there, reading(there) as reader:
         sink = there.worker.sink()
@@ -141,6 +143,7 @@ def test_elements_may_die_in_any_thread() -> None:
             there.used(0)
 
 
+@pytest.mark.slow
 def test_a_cycle_that_is_collected_gives_its_slab_back() -> None:
     with door() as there, reading(there) as reader:
         there.worker.sink().deliver(piece_of([data(1)]))
@@ -157,6 +160,7 @@ def test_where_nobody_listens_shared_memory_is_refused() -> None:
         SharedReader("nobody")
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_left_in_a_forked_child() -> None:
     code = """
 import os, sys, time
@@ -181,6 +185,7 @@ input()
         assert other.wait_for_line("CHILD").split()[1:] == ["0", "True"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_killed_gives_back_what_it_held() -> None:
     with door() as there:
         code = f"""

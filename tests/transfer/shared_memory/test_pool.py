@@ -257,6 +257,7 @@ def test_an_element_that_was_laid_out_there_is_not_written_again(pool: Pool, mon
         pool.release(slab)
 
 
+@pytest.mark.slow
 def test_a_piece_is_free_again_when_nobody_refers_to_it(pool: Pool) -> None:
     array = laid_out(pool, 2)
     part = array[5:9]
