@@ -28,16 +28,18 @@ List the workers of a running service.
 JOB_DESCRIPTION = """\
 Pause, resume or cancel a job.
 
-A paused job hands out nothing until it is resumed, and nothing is lost by it. A cancelled one ends each of its readers
-with an error that says who did it."""
+A paused job delivers nothing until it is resumed, and loses nothing. Cancelling a job ends each of its readers with an
+error that says who cancelled it."""
 DRAIN_DESCRIPTION = """\
-Have a worker finish what it has and leave.
+Have a worker finish its work and leave.
 
-DYNAMIC jobs lose nothing by it; passes of other modes end early on that worker."""
+DYNAMIC jobs lose nothing. After 3 seconds, other workers continue its tasks of other modes; in mode OFF, those end
+early."""
 REMOVE_DESCRIPTION = """\
-Do without a worker at once.
+Remove a worker at once.
 
-What it had in hand is lost, counted and told to readers."""
+Other workers continue its tasks. Elements that they cannot produce again are lost; they are counted, and readers are
+warned."""
 JOBS_EXAMPLES = """\
   dsnb jobs                      of the only service of yours on this machine
   dsnb jobs digits --json        of the one called `digits`, for a script"""

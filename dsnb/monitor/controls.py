@@ -58,7 +58,7 @@ class Controls:
         return self._control("drain", worker)
 
     def remove(self, worker: str) -> str:
-        """Remove a worker (by name or address) at once; its unfinished work is lost. Returns "gone"."""
+        """Remove a worker (by name or address) at once; other workers continue its tasks. Returns "gone"."""
         return self._control("remove", worker)
 
     def scale(self, workers: int) -> str:

@@ -316,7 +316,9 @@ class DataService:
 
     @checked(worker=text)
     def remove(self, worker: str) -> None:
-        """Remove a worker immediately. Its unfinished work is lost; the loss is counted and reported to clients.
+        """Remove a worker immediately. Other workers continue its tasks.
+
+        Elements that they cannot produce again are lost: they are counted, and clients are warned.
 
         Args:
             worker: The worker's name, as in "w0", or its address.

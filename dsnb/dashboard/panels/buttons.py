@@ -19,7 +19,7 @@ _TOOLTIPS = {
     "resume": "resume {job}",
     "cancel": "cancel {job}: its readers get an error",
     "drain": "drain {worker}: it finishes what it has and gets nothing new",
-    "remove": "remove {worker} at once: what it has in hand is lost, and its readers are told",
+    "remove": "remove {worker} at once: other workers continue its tasks; what they cannot produce again is lost",
     "scale": "have {workers} workers",
 }
 

@@ -6,8 +6,8 @@ journal before any reply or notification is sent, and the reply is the resulting
 A *paused* job keeps its clients, its tasks and all that they hold. Its tasks, including those of workers that join
 while it is paused, produce and send nothing until it is resumed. A *cancelled* job is gone, with all that it held; its
 clients stay known until each of them has been notified who cancelled it. The name is free at once: a client that reads
-it again creates a new job. A worker that is *drained* finishes what it has and leaves. A worker that is *removed*
-counts as lost, together with what it held.
+it again creates a new job. A worker that is *drained* finishes what it has and leaves. The tasks of a
+worker that is *removed* continue on other workers; elements that none of them can produce again are counted as lost.
 """
 
 from __future__ import annotations
