@@ -53,16 +53,22 @@ def _describe_thread(thread: Hashable) -> str:
 
 
 def _children() -> Iterator[tuple[int, str]]:
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
+    for number in _possible_children():
+        folder = Path(f"/proc/{number}")
         try:
             # The name in parentheses may hold anything; what follows its last parenthesis is state and parent.
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
             if int(parent) == os.getpid() and state not in "ZX":
-                yield int(folder.name), (folder / "cmdline").read_text().replace("\0", " ")
+                yield number, (folder / "cmdline").read_text().replace("\0", " ")
         except OSError:  # it ended while we looked
             continue
+
+
+def _possible_children() -> set[int]:
+    try:
+        return {int(n) for task in Path("/proc/self/task").iterdir() for n in (task / "children").read_text().split()}
+    except OSError:  # a thread ended meanwhile, or this kernel has no lists of children: look at all processes
+        return {int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()}
 
 
 def _descriptors() -> Iterator[tuple[int, str]]:
