@@ -221,14 +221,20 @@ class ReadStage(JobReader):
         """Whether the dispatcher still lists this client, as far as is known without a call."""
         return self._inbox.refusal is None and not self._control.lapsed
 
-    @property
     def owns_unconsumed(self) -> bool:
-        """Whether delivered but unconsumed elements still belong to this reader, as far as is known without a call.
+        """Whether delivered but unconsumed elements still belong to this reader.
 
         Elements held by operations of this process do: they count as consumed when the reader rejoins. So do the last
-        elements of a finished iteration: the dispatcher has released its readers by then and reassigns nothing.
+        elements of a finished iteration: the dispatcher has released its readers by then and reassigns nothing. If this
+        process only was silent for long, the dispatcher is asked: elements that are withheld from the user although
+        nobody else gets them would be lost.
         """
-        return self._consumption.held_downstream or self._ended or self.registered
+        if self._consumption.held_downstream or self._ended or self.registered:
+            return True
+        if self._inbox.refusal is not None:
+            return False
+        with self._tasks_lock:
+            return not self._dropped_by_dispatcher()
 
     def skip(self, count: int) -> int:
         """Leave elements out.
@@ -681,4 +687,4 @@ class _Tracking(ConsumptionListener):
         self._reader.user_consumed(elements, errors)
 
     def may_consume(self) -> bool:
-        return self._reader.owns_unconsumed
+        return self._reader.owns_unconsumed()

@@ -81,6 +81,8 @@ class Task:
         self._sessions: dict[str, ReaderSession] = {}
         self._lost_clients: dict[str, int] = {}
         """For each client that the dispatcher declared dead: how many elements it is known to have consumed."""
+        self._lost_readers: list[LostReader] = []
+        """Those of the lost clients that read this task."""
         self._rejoined: set[str] = set()
         """The clients whose consumption under an earlier id was taken into account."""
         self._packed = packed and not order.num_consumers
@@ -188,6 +190,8 @@ class Task:
             if died and acknowledged is not None:
                 # The client may still be alive and unaware. Its elements go to others now, so `open` must refuse it.
                 self._lost_clients[client] = max(consumed or 0, acknowledged)
+                if client in self._log.clients:
+                    self._lost_readers.append(LostReader(client_id=client, consumed=self._lost_clients[client]))
             self._log.leave(client, consumed)
             if died:
                 self._log.remove_unread_trainers()  # the producer must not wait for a trainer that will not return
@@ -442,7 +446,7 @@ class Task:
                 missing_elements=log.short_by,
                 incarnation=self.order.incarnation,
                 repeated=self._repeated,
-                lost_readers=tuple(LostReader(client_id=c, consumed=n) for c, n in self._lost_clients.items()),
+                lost_readers=tuple(self._lost_readers),
             )
 
     def _resume(self) -> ResumePosition | None:

@@ -96,6 +96,19 @@ def test_a_suspended_reader_comes_back_and_nothing_is_lost_or_doubled(scene: Sce
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_a_reader_suspended_for_almost_the_time_out_loses_nothing_of_what_it_had(tmp_path: Path, transfer: str) -> None:
+    with Scene(tmp_path, client_timeout_ms=4_000) as scene:
+        scene.register(dsnb.Dataset.range(2_000))
+        reader = scene.read(transfer=transfer, pause_s=0.002)
+        scene.wait_for(reader, 100)
+        scene.suspend(reader.process.pid, 3.5)  # it suspects after 3 s that it was given up; the dispatcher waits 4 s
+        scene.go_on()
+        scene.ended()
+        scene.check_each_once(2_000, again=told_as_again(scene))
+
+
+@pytest.mark.slow
 def test_the_only_reader_of_a_pass_comes_back_to_where_it_was(scene: Scene) -> None:
     scene.register(dsnb.Dataset.range(1_000))
     victim = scene.read(job_name="", pause_s=0.002)

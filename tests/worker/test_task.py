@@ -272,6 +272,8 @@ def test_the_report_says_what_each_lost_client_is_known_to_have_consumed(make: M
     session.credit(20, 7, 1 << 20)
     task.leave("left")
     task.leave("lost", died=True)
+    task.leave("lost", died=True)
+    task.leave("another job's", died=True)
     assert task.report().lost_readers == (LostReader(client_id="lost", consumed=7),)
     assert task.drop().lost_readers == (LostReader(client_id="lost", consumed=7),)
 
