@@ -17,6 +17,7 @@ import pytest
 
 import dsnb
 from dsnb.errors import DataLossWarning
+from dsnb.monitor.formatting import plural
 from dsnb.monitor.snapshot import Snapshot
 from tests.support.cluster import Cluster
 from tests.support.processes import PythonProcess
@@ -128,7 +129,7 @@ def test_what_cannot_be_made_again_is_counted_as_it_did_not_arrive(scene: Scene)
     assert missing > 0
     assert [trainer.lost for trainer in job.trainers] == [missing]
     (warning,) = told(caught)
-    assert f"{missing} elements of its part did not arrive and will not come" in warning
+    assert f"{plural(missing, 'element')} of its part did not arrive and will not come" in warning
 
 
 @pytest.mark.slow
