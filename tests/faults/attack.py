@@ -235,7 +235,8 @@ class Attack:
         victim = self._random.choice(living)
         if what == "suspend":
             victim.suspensions.append(time.monotonic())
-            scene.suspend(victim.process.pid, self._random.choice((0.5, 5.0)))
+            # Unnoticed; long enough for the reader to suspect that it was given up, but not given up; given up.
+            scene.suspend(victim.process.pid, self._random.choice((0.5, 1.7, 5.0)))
             return
         victim.kill()
         if not any(other is not victim and other.trainer == victim.trainer for other in living):
