@@ -88,5 +88,7 @@ def test_a_pass_that_ended_is_over_for_its_reader_when_all_its_workers_are_gone(
         scene.suspend(scene.workers[0].pid, 6.0)  # is lost, and its part given up
         end = reader.end()
         assert end["errors"] == []
-        assert ["worker w0 was lost" in text for text in end["warnings"]] == [True]
+        # Where the machine is busy, reading w1's part takes longer than the 3 s that it stays: a second warning.
+        others = [text for text in end["warnings"] if "worker w1 was stopped" not in text]
+        assert ["worker w0 was lost" in text for text in others] == [True]
         scene.go_on()
