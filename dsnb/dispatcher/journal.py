@@ -237,5 +237,5 @@ def _check(number: int, kind: str, text: str, digest: str) -> None:
 def _decode_record(number: int, kind: str, text: str) -> Record:
     try:
         return msgspec.json.decode(text, type=_RECORD_TYPES[kind])
-    except (LookupError, ValueError) as error:
+    except (LookupError, ValueError, msgspec.DecodeError) as error:  # no ValueError in older releases
         raise ValueError(f"Failed to parse journal record {number}, a {kind}: {error}") from error

@@ -506,7 +506,10 @@ def state_from_json(text: str) -> State:
     Raises:
         ValueError: the text is not JSON, or a field is missing, unknown or of another type.
     """
-    return msgspec.json.decode(text, type=State, dec_hook=ranges_from_json)
+    try:
+        return msgspec.json.decode(text, type=State, dec_hook=ranges_from_json)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
 
 
 _APPLY: dict[type, Any] = {

@@ -40,7 +40,7 @@ def parse_metadata(data: bytes) -> RecordingMetadata | None:
     """Parse what `to_json` wrote; None for anything else, because explanations are optional."""
     try:
         return msgspec.convert(json.loads(data), RecordingMetadata)
-    except ValueError:
+    except (ValueError, msgspec.ValidationError):  # no ValueError in older releases
         return None
 
 
