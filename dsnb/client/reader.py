@@ -225,9 +225,9 @@ class ReadStage(JobReader):
         """Whether delivered but unconsumed elements still belong to this reader.
 
         Elements held by operations of this process do: they count as consumed when the reader rejoins. So do the last
-        elements of a finished iteration: the dispatcher has released its readers by then and reassigns nothing. If this
-        process only was silent for long, the dispatcher is asked: elements that are withheld from the user although
-        nobody else gets them would be lost.
+        elements of a finished iteration: the dispatcher has released its readers by then and reassigns nothing. If
+        this process was only silent for too long, the dispatcher is asked: elements that were withheld from the user
+        and assigned to nobody else would be lost.
         """
         if self._consumption.held_downstream or self._ended or self.registered:
             return True

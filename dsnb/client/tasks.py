@@ -248,7 +248,8 @@ class TaskTable:
         """Whether this reader reads the task's worker.
 
         With `target_workers="LOCAL"`, a task that it reads may return to a local worker, so it stays until it is
-        assigned to another process. An update that still names a worker which has stopped is older than that.
+        assigned to another process. An update may still name the stopped worker if the dispatcher wrote it
+        before the worker stopped.
         """
         known = self._task_reads.get(task.task_id)
         stays = known is not None and (task.unassigned or task.worker_uid == known.info.worker_uid)

@@ -67,8 +67,8 @@ class TransientState(msgspec.Struct):
     holdings: dict[str, dict[str, TaskHolding]] = msgspec.field(default_factory=dict)
     """For each unassigned task, the holdings that clients have reported, by client id."""
     lost_readers: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
-    """For each client that was counted as lost and each of its tasks that is gone since: how many elements of the task
-    the worker knew that it had consumed. Of the last `_MOST_LOST_READERS` only."""
+    """By client and task: how many elements of a task that is gone its worker knew a lost client to have consumed. The
+    newest `_MOST_LOST_READERS` entries."""
     disconnected_clients: set[str] = msgspec.field(default_factory=set)
     """Clients whose connection broke; they may reconnect, or be dead."""
     finished_clients: set[str] = msgspec.field(default_factory=set)

@@ -123,6 +123,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     def __repr__(self) -> str:  # fields may hold tokens and passwords
         return self.name
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:  # the library rich would show all fields
+        return []
+
     @property
     def name(self) -> str:
         """The name of this operation in reports and errors, as in `map(decode)`."""

@@ -13,10 +13,10 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import grpc
-import msgspec
 
 from dsnb.errors import (
     CancelledError,
@@ -73,14 +73,12 @@ ChannelKey = tuple[str, str | None, str]
 """Address, token and instance of a channel; see `open_channel`."""
 
 
-class _ServerIdentity(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)  # no Struct: that shows the token to the library rich
+class ServerIdentity:
     """A server that has authenticated itself, or whose instance id came from the dispatcher."""
 
-    token: str
+    token: str = field(repr=False)
     instance: str
-
-    def __repr__(self) -> str:
-        return f"_ServerIdentity(instance={self.instance!r})"  # not the token
 
 
 class Channel:
@@ -94,7 +92,7 @@ class Channel:
         self._users = 1
         self._caller = Caller()
         self._identity = (
-            _ServerIdentity(self._given_token, self._instance) if self._given_token and self._instance else None
+            ServerIdentity(self._given_token, self._instance) if self._given_token and self._instance else None
         )
         self._hello_lock = threading.Lock()
         self._hello_timeout_s = _HELLO_TIMEOUT_S
@@ -246,13 +244,13 @@ class Channel:
         """The error for a call on a channel that all users have closed; gRPC raises a ValueError."""
         return UnavailableError(f"the connection to {self.address} was closed")
 
-    def _proof(self, identity: _ServerIdentity, method: Method[Any, Any], request: bytes | None = None) -> Proof:
+    def _proof(self, identity: ServerIdentity, method: Method[Any, Any], request: bytes | None = None) -> Proof:
         digest = () if request is None else (request_digest(request),)
         return self._caller.proof(identity.token, method.path, identity.instance, *digest)
 
     # ---- the server's identity
 
-    def _identify(self, wait: float) -> _ServerIdentity:
+    def _identify(self, wait: float) -> ServerIdentity:
         """The server's identity; sends a Hello if it is not known yet.
 
         Raises:
@@ -274,7 +272,7 @@ class Channel:
         finally:
             self._hello_lock.release()
 
-    def _hello(self, wait: float) -> _ServerIdentity:
+    def _hello(self, wait: float) -> ServerIdentity:
         # Looked up again for each attempt: the service may just have started, or restarted with another token.
         token = self._given_token if self._given_token is not None else discovery.token_for(self.address)
         proof = self._caller.proof(token, HELLO.path, "", request_digest(b"")) if token else None
@@ -290,7 +288,7 @@ class Channel:
             raise self._unproven_error("")
         proof.signer(to_server=False).check(reply)
         self.token = token
-        return _ServerIdentity(token, proof.instance)
+        return ServerIdentity(token, proof.instance)
 
     def _hello_error(self, error: Any, waited: float) -> DsnbError:
         """The error for a Hello that failed, after `waited` seconds without a successful one."""
@@ -328,7 +326,7 @@ class Channel:
             sys.stderr.write(text)
             sys.stderr.flush()
 
-    def _call_error(self, error: Any, identity: _ServerIdentity, proof: Proof) -> DsnbError:
+    def _call_error(self, error: Any, identity: ServerIdentity, proof: Proof) -> DsnbError:
         """The error of a failed call, if it comes from the connection or the proven server; else `_unproven_error`."""
         stated = error_from_call(error, self.address)
         proven = self._caller.accepts(proof, error.initial_metadata())
@@ -336,7 +334,7 @@ class Channel:
             self.token = identity.token
         return stated if proven or _is_transport_error(error, stated) else self._forget_identity(identity, stated.what)
 
-    def _forget_identity(self, identity: _ServerIdentity, server_message: str = "") -> UnavailableError:
+    def _forget_identity(self, identity: ServerIdentity, server_message: str = "") -> UnavailableError:
         """Forget the identity of a server that failed to prove it; the next call then sends a Hello."""
         if self._identity is identity and not self._instance:
             self._identity = None
@@ -377,7 +375,7 @@ class Stream(Generic[Reply]):
         method: Method[Any, Reply],
         requests: Any,
         timeout: float | None,
-        identity: _ServerIdentity,
+        identity: ServerIdentity,
     ) -> None:
         streams = method.kind.startswith("stream")
         data = None if streams else _within_limit(encode(requests), method)

@@ -16,11 +16,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-import msgspec
-from msgspec.structs import asdict
 
 from dsnb.arguments import short_repr, text
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
@@ -35,7 +33,8 @@ _MAX_NAME_BYTES = 200
 """Most bytes of a service's name; a file name has at most 255."""
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)  # no Struct: that shows the token to the library rich
+class Connection:
     """The content of one connection file: how to reach a service.
 
     Attributes:
@@ -49,24 +48,19 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     target: str
-    token: str
+    token: str = field(repr=False)
     pid: int
     started: str
     lasting: bool = False
 
-    def __repr__(self) -> str:
-        return f"Connection(name={self.name!r}, target={self.target!r}, pid={self.pid})"  # not the token
 
-
-class ResolvedService(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedService:
     """What a caller needs to reach a service; the name is the address if the service has no connection file here."""
 
     name: str
     target: str
-    token: str
-
-    def __repr__(self) -> str:
-        return f"ResolvedService(name={self.name!r}, target={self.target!r})"  # not the token
+    token: str = field(repr=False)
 
 
 _KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str, "lasting": bool}

@@ -1,4 +1,4 @@
-"""Stops a server: exactly once, whoever asks, and after its work is done where that is wanted."""
+"""Stops a server exactly once, immediately or when its work is done."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 
@@ -35,6 +36,7 @@ from dsnb.worker.splits import DispatcherFeed
 
 _UNBOUNDED_MS = 1 << 40
 """`repeated_ms` in the report of a task that no other worker can continue."""
+_MOST_LOST_READERS = 100
 _SHARED_TRAINER_ID = ""
 """The only trainer of a task that is not cached: all readers share its cursor."""
 
@@ -81,8 +83,8 @@ class Task:
         self._sessions: dict[str, ReaderSession] = {}
         self._lost_clients: dict[str, int] = {}
         """For each client that the dispatcher declared dead: how many elements it is known to have consumed."""
-        self._lost_readers: list[LostReader] = []
-        """Those of the lost clients that read this task."""
+        self._lost_readers: deque[LostReader] = deque(maxlen=_MOST_LOST_READERS)
+        """Those of the lost clients that read this task, for its reports."""
         self._rejoined: set[str] = set()
         """The clients whose consumption under an earlier id was taken into account."""
         self._packed = packed and not order.num_consumers

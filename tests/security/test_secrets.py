@@ -19,7 +19,9 @@ from dsnb.cache.recordings.locations import without_password
 from dsnb.cli.doctor import _proxies
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.wire import discovery
+from dsnb.wire.channel import ServerIdentity
 from dsnb.wire.codec import encode
+from dsnb.wire.discovery import Connection, ResolvedService
 from dsnb.wire.messages import WorkerReport
 from tests.security.between import traces_of
 from tests.support.processes import PythonProcess
@@ -175,7 +177,27 @@ def test_a_place_is_shown_without_its_password(where: str, shown: str) -> None:
     if where.startswith("redis"):
         recorded = dsnb.Dataset.range(3).cache(where)
         for each in (recorded, recorded.operation):
-            assert "secret" not in repr(each)
+            assert "secret" not in shown_by_libraries(each)
+
+
+def shown_by_libraries(value: object) -> str:
+    """How a value is shown in cells, logs and tracebacks: by its `repr`, and by what the library rich shows of it."""
+    return repr(value) + repr(list(getattr(value, "__rich_repr__", list)()))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Connection(name="a", target="grpc://host:1", token=TOKEN, pid=1, started="now"),
+        ResolvedService(name="a", target="grpc://host:1", token=TOKEN),
+        ServerIdentity(token=TOKEN, instance="i"),
+        dsnb.DispatcherConfig(token=TOKEN),
+        dsnb.WorkerConfig("127.0.0.1:1", token=TOKEN),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_has_a_token_is_shown_without_it(value: object) -> None:
+    assert TOKEN not in shown_by_libraries(value)
 
 
 def test_a_proxy_is_shown_without_its_password() -> None:

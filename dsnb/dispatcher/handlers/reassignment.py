@@ -115,7 +115,7 @@ def client_joined(core: Context, client_id: str, iteration: Iteration, event: e.
         core.transient.holdings.setdefault(task.task_id, {})[client_id] = holding
         reassign_or_give_up(core, task)
     client = core.state.clients[client_id]
-    # A client that is told that the iteration is finished opens no task, so no worker counts this for it.
+    # If the iteration is finished, the client opens no task, and no worker can compare what it consumed.
     over = [h for h in event.holdings if iteration.finished or h.task_id not in core.state.tasks]
     repeated = sum(_consumed_unknown_to_worker(core, event.previous_client_id, holding) for holding in over)
     if repeated:
@@ -131,7 +131,7 @@ def _consumed_unknown_to_worker(core: Context, client_id: str, holding: TaskHold
     if holding.held:  # the task was given up: no other client got its elements
         return 0
     known = core.transient.known_consumption(client_id, holding.task_id)
-    # Without a report of the worker, the client's own count: a little lower if its last messages did not arrive.
+    # Without the worker's report, the client's own count, which is too low if its last messages did not arrive.
     return max(0, holding.received - known) if known is not None else holding.unacked
 
 
