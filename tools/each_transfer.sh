@@ -10,10 +10,7 @@ failed=()
 for transfer in grpc shared_memory local; do
   printf '\n===== %s\n' "$transfer"
   export DSNB_TRANSFER=$transfer
-  rm -rf .pytest_cache
-  "${PYTHON:-python}" -m pytest -q -m "not soak" "$@" && continue
-  printf '\n===== %s: what failed, once more\n' "$transfer"
-  "${PYTHON:-python}" -m pytest -q -m "not soak" --last-failed --last-failed-no-failures none "$@" || failed+=("$transfer")
+  "${PYTHON:-python}" -m pytest -q -m "not soak" "$@" || failed+=("$transfer")
 done
 if ((${#failed[@]})); then
   printf 'failed with: %s\n' "${failed[*]}" >&2
