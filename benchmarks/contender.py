@@ -41,9 +41,10 @@ class Contender:
         module: What it runs.
         task: What it is to measure.
         deadline_s: How long it may take to be ready, and for one measurement.
+        root: The folder whose `dsnb` and `benchmarks` it imports; this checkout unless `versions.py` compares two.
     """
 
-    def __init__(self, python: Path, module: str, task: Task, deadline_s: float) -> None:
+    def __init__(self, python: Path, module: str, task: Task, deadline_s: float, root: Path = ROOT) -> None:
         self._deadline_s = deadline_s
         self.mark = f"{ENVIRONMENT_MARK}_{secrets.token_hex(8)}"  # a name of its own: contenders may have contenders
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the contender is there
@@ -54,8 +55,8 @@ class Contender:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            cwd=ROOT,
-            env=_environment() | {self.mark: "1", "TMPDIR": self.folder},
+            cwd=root,
+            env=_environment(root) | {self.mark: "1", "TMPDIR": self.folder},
             start_new_session=True,  # Ctrl-C is ours: contenders are ended in order
         )
 
@@ -138,10 +139,10 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def _environment() -> dict[str, str]:
-    """This one, for the checkout's code, with compiled files written: they are in an installation, too."""
+def _environment(root: Path) -> dict[str, str]:
+    """This one, for the code in `root`, with compiled files written: they are in an installation, too."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | {"PYTHONPATH": str(ROOT)}
+    return kept | {"PYTHONPATH": str(root)}
 
 
 def pids_with_mark(mark: str) -> Iterator[int]:

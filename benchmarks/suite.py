@@ -91,7 +91,7 @@ def _start(entry: ContenderSpec, workload: Workload, plan: Plan) -> Contender:
     task = replace(entry.task, seconds=entry.task.seconds / plan.speed_up)
     if task.data == "images":
         task = replace(task, options={**task.options, "photos": str(photos.photo_folder(plan.python("dsnb")))})
-    return Contender(plan.python(entry.environment), entry.module, task, workload.deadline_s)
+    return Contender(plan.python(entry.environment), entry.module, task, workload.deadline_s, entry.root)
 
 
 def _one_round(contenders: dict[str, Callable[[], Figures]], run: int, measured: WorkloadResult, plan: Plan) -> None:

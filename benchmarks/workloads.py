@@ -7,7 +7,9 @@ in `ours/` and `peers/`; what must come out is in `targets.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from benchmarks.environments import ROOT
 from benchmarks.peers.serving import Task
 
 NO_PEER = "no peer does this"
@@ -21,11 +23,13 @@ class ContenderSpec:
         environment: Where it runs; see `environments.py`.
         module: What it runs.
         task: What it is told to do.
+        root: The folder whose `dsnb` it imports.
     """
 
     environment: str
     module: str
     task: Task
+    root: Path = ROOT
 
 
 @dataclass(frozen=True, kw_only=True)
