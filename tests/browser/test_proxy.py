@@ -43,6 +43,7 @@ def test_jupyter_serves_the_dashboard_with_its_websocket_and_controls(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # two starts of Jupyter and four recoveries of the page
 def test_a_page_behind_jupyter_comes_back_whatever_is_done_to_the_servers_between(
     tab: Tab, tmp_path: Path, artefacts: Path
 ) -> None:

@@ -47,7 +47,7 @@ def reading(
     its = iter(distributed)
 
     def read() -> None:
-        with suppress(CancelledError), its as elements:
+        with suppress(CancelledError, StopIteration), its as elements:  # StopIteration: closed between two
             while not stop.is_set():
                 with suppress(DataLossWarning):  # an error here, and reading goes on behind it
                     began = time.perf_counter_ns()
