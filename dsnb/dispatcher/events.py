@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dsnb.dispatcher.records import Record, TaskLost
-from dsnb.wire.messages import EndedTask, IterationPosition, ResumePosition, TaskHolding, TrainerPosition
+from dsnb.dispatcher.records import Record
+from dsnb.wire.messages import EndedTask, IterationPosition, Loss, ResumePosition, TaskHolding, TrainerPosition
 from dsnb.wire.schedule import ConsumerReport
 
 # ---- events
@@ -353,7 +353,7 @@ class NotifyLoss(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     iteration: int
-    loss: TaskLost
+    loss: Loss
 
 
 class Announce(msgspec.Struct, frozen=True, kw_only=True):

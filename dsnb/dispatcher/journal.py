@@ -29,7 +29,7 @@ from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, state_from_json
 from dsnb.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, UnavailableError
 
-FORMAT = 2
+FORMAT = 3
 """The format version; increased when an older dsnb could not read what this one writes."""
 
 _APPLICATION = 0x64736E62  # "dsnb", in the file's header

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
+from dsnb.wire.messages import Loss, ResumePosition, TaskHolding, TrainerPosition
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -317,25 +317,9 @@ class SplitsLost(Stored, frozen=True, kw_only=True):
 
 
 class TaskLost(Stored, frozen=True, kw_only=True):
-    """Elements of a task will not arrive. Each client of the iteration receives these records once, in order.
+    """Elements of a task will not arrive. Each client of the iteration is notified of each loss once, in order."""
 
-    Attributes:
-        task_id: The task.
-        worker: The name of its last worker.
-        splits: How many splits did not arrive completely.
-        reason: Why the worker is gone, as in "was lost".
-        elements: How many elements did not arrive; -1 if that is unknown.
-        trainer_id: The trainer that they did not reach; empty for all clients together.
-        restarts: Whether the task begins again, so that clients get its elements from the first one on.
-    """
-
-    task_id: str
-    worker: str
-    splits: int
-    reason: str
-    elements: int = -1
-    trainer_id: str = ""
-    restarts: bool = False
+    loss: Loss
 
 
 class RoundsHalted(Stored, frozen=True, kw_only=True):

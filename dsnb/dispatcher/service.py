@@ -25,9 +25,8 @@ from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.handlers.jobs import known_job
 from dsnb.dispatcher.handlers.positions import entropy_of, start_position_of
 from dsnb.dispatcher.journal import Journal
-from dsnb.dispatcher.records import DatasetDropped, IterationArchived, JobCancelled, JobForgotten, Record, TaskLost
+from dsnb.dispatcher.records import DatasetDropped, IterationArchived, JobCancelled, JobForgotten, Record
 from dsnb.dispatcher.split_history import SplitHistory
-from dsnb.dispatcher.split_ranges import RecordedLoss as KnownLoss
 from dsnb.dispatcher.state import Iteration, Task
 from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
@@ -38,7 +37,6 @@ from dsnb.wire.messages import (
     ClientRelease,
     ClientReport,
     ClientUpdate,
-    Loss,
     TaskInfo,
     TaskOrder,
     TaskReport,
@@ -206,8 +204,8 @@ class Dispatcher:
                     instruction.job, instruction.iteration, self.client_update(instruction.job, instruction.iteration)
                 )
             case e.NotifyLoss():
-                losses = (_loss_message(instruction.loss),)
-                self._notify_clients(instruction.job, instruction.iteration, ClientUpdate(losses=losses))
+                update = ClientUpdate(losses=(instruction.loss,))
+                self._notify_clients(instruction.job, instruction.iteration, update)
             case e.Announce():
                 self._events.append(EventStatus(time=time.time(), level=instruction.level, text=instruction.text))
 
@@ -331,8 +329,7 @@ class Dispatcher:
         iteration = known.iterations.get(number) if known else None
         if known is None or iteration is None:
             return ClientUpdate()
-        new_losses = () if losses_received is None else iteration.losses[losses_received:]
-        losses = tuple(map(_loss_message, new_losses))
+        losses = () if losses_received is None else tuple(iteration.losses[losses_received:])
         tasks = self.task_infos(job, number)
         rounds = _rounds_update(iteration)
         return ClientUpdate(
@@ -433,18 +430,6 @@ class Dispatcher:
                 target=self.target,
                 started=self._started_at,
             )
-
-
-def _loss_message(known: KnownLoss | TaskLost) -> Loss:
-    return Loss(
-        task_id=known.task_id,
-        worker=known.worker,
-        splits=known.splits,
-        reason=known.reason,
-        elements=known.elements,
-        trainer_id=known.trainer_id,
-        restarts=known.restarts,
-    )
 
 
 def _progress(task: TaskReport) -> e.Progress:

@@ -111,7 +111,7 @@ class SplitHistory:
                 case r.TaskProgressed():
                     self._done(record, now)
                 case r.TaskLost():
-                    self._tasks[record.task_id].close("lost", now)
+                    self._tasks[record.loss.task_id].close("lost", now)
                 case r.TaskEnded():
                     self._tasks[record.task_id].close("done", now)
                 case r.TaskDropped():

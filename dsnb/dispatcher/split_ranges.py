@@ -84,18 +84,6 @@ class Provider(msgspec.Struct, forbid_unknown_fields=True):
     lost: int = 0
 
 
-class RecordedLoss(msgspec.Struct, forbid_unknown_fields=True):
-    """A loss that the clients of an iteration are notified of; see `records.TaskLost`."""
-
-    task_id: str
-    worker: str
-    splits: int
-    reason: str
-    elements: int = -1
-    trainer_id: str = ""
-    restarts: bool = False
-
-
 class Unassignment(msgspec.Struct, forbid_unknown_fields=True):
     """Why a task has no worker; see `records.TaskUnassigned`."""
 

@@ -26,8 +26,8 @@ import msgspec
 
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.round_state import Rounds
-from dsnb.dispatcher.split_ranges import Grant, Provider, RecordedLoss, SplitRanges, Unassignment, merge_positions
-from dsnb.wire.messages import ResumePosition, TaskHolding, TrainerPosition
+from dsnb.dispatcher.split_ranges import Grant, Provider, SplitRanges, Unassignment, merge_positions
+from dsnb.wire.messages import Loss, ResumePosition, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges, ranges_from_json, ranges_to_json
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
@@ -92,7 +92,7 @@ class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     shards: list[str] = msgspec.field(default_factory=list)
     """The state of each shard, in the static modes."""
     entropy: int = 0
-    losses: list[RecordedLoss] = msgspec.field(default_factory=list)
+    losses: list[Loss] = msgspec.field(default_factory=list)
     trainers: list[str] = msgspec.field(default_factory=list)
     """Trainers that joined, if the job is cached."""
     ended_trainers: list[str] = msgspec.field(default_factory=list)
@@ -476,17 +476,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         self.iteration(record.job, record.iteration).providers[record.provider].lost += record.count
 
     def _task_lost(self, record: r.TaskLost) -> None:
-        task = self.tasks[record.task_id]
-        loss = RecordedLoss(
-            record.task_id,
-            record.worker,
-            record.splits,
-            record.reason,
-            record.elements,
-            record.trainer_id,
-            record.restarts,
-        )
-        self.iteration(task.job, task.iteration).losses.append(loss)
+        task = self.tasks[record.loss.task_id]
+        self.iteration(task.job, task.iteration).losses.append(record.loss)
 
     def _rounds_changed(self, record: r.RoundsHalted | r.RoundsResumed | r.ScheduleChanged) -> None:
         rounds = self.iteration(record.job, record.iteration).rounds

@@ -209,7 +209,19 @@ class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):
     skipping: bool = False
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class Loss(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Elements of a task will not arrive.
+
+    Attributes:
+        task_id: The task.
+        worker: The name of its last worker.
+        splits: How many splits did not arrive completely.
+        reason: Why the worker is gone, as in "was lost".
+        elements: How many elements did not arrive; -1 if that is unknown.
+        trainer_id: The trainer that they did not reach; empty for all clients together.
+        restarts: Whether the task begins again, so that clients get its elements from the first one on.
+    """
+
     task_id: str = ""
     worker: str = ""
     splits: int = 0

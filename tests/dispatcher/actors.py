@@ -16,13 +16,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
-from dsnb.dispatcher.split_ranges import RecordedLoss
 from dsnb.pipeline.engine.resume_point import ResumePoint, from_text, to_text
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import (
     EndedTask,
     FinishedSplits,
     IndexRange,
+    Loss,
     ResumePosition,
     TaskHolding,
     TaskInfo,
@@ -471,7 +471,7 @@ class SimClient:
     finished: bool = False
     over: bool = False
     """Whether it asked for the end and was told that its pass is over."""
-    losses: list[RecordedLoss] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
     """What it was told of losses, in order."""
     heard: int = 0
     """How many losses of the pass it knows of, those before it joined included."""

@@ -16,10 +16,9 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.handlers.positions import start_position_of
 from dsnb.dispatcher.journal import Journal
-from dsnb.dispatcher.split_ranges import RecordedLoss
 from dsnb.dispatcher.state import State, Task, replay
 from dsnb.errors import DsnbError
-from dsnb.wire.messages import TaskInfo, TrainerPosition
+from dsnb.wire.messages import Loss, TaskInfo, TrainerPosition
 from dsnb.wire.ranges import Ranges
 from tests.dispatcher.actors import Order, Pipeline, SimClient, SimTask, SimWorker
 from tests.dispatcher.books import PassBook, TaskBook
@@ -256,7 +255,7 @@ class Model:
             case r.TaskAssigned():
                 self._learn_assigned(record)
             case r.TaskLost():
-                self._check_loss(record)
+                self._check_loss(record.loss)
             case r.TaskEnded():
                 self._check_not_needed(record.task_id)
             case r.TaskDropped():
@@ -336,19 +335,19 @@ class Model:
                         if book.consumed.get(key) in self.silent and not task.is_known(trainer, index):
                             book.uncertain.add(key)
 
-    def _check_loss(self, record: r.TaskLost) -> None:
+    def _check_loss(self, loss: Loss) -> None:
         """A task was given up: what does not arrive is counted, no more and no less."""
         self.seen.given_up += 1
-        book = self._pass_of[record.task_id]
-        if record.task_id not in book.tasks or book.rounds:
+        book = self._pass_of[loss.task_id]
+        if loss.task_id not in book.tasks or book.rounds:
             return
-        task = book.tasks[record.task_id]
+        task = book.tasks[loss.task_id]
         readers = self.readers(book.job, book.number)
-        missing = book.owed(task, record.trainer_id, readers)
+        missing = book.owed(task, loss.trainer_id, readers)
         fuzzy = len(book.uncertain)
-        if record.elements >= 0 and record.trainer_id not in book.excused:  # else it left, and nothing is kept for it
-            told = f"{record.elements} elements were told to be lost, and {len(missing)} are"
-            assert len(missing) <= record.elements <= len(missing) + fuzzy, told
+        if loss.elements >= 0 and loss.trainer_id not in book.excused:  # else it left, and nothing is kept for it
+            told = f"{loss.elements} elements were told to be lost, and {len(missing)} are"
+            assert len(missing) <= loss.elements <= len(missing) + fuzzy, told
         book.lost |= missing
 
     def _check_not_needed(self, task_id: str) -> None:
@@ -428,13 +427,7 @@ class Model:
                     self.show(client)
             case e.NotifyLoss():
                 for client in self._told(instruction):
-                    loss = instruction.loss
-                    client.losses.append(
-                        RecordedLoss(
-                            loss.task_id, loss.worker, loss.splits, loss.reason, loss.elements, loss.trainer_id,
-                            loss.restarts,
-                        )
-                    )  # fmt: skip
+                    client.losses.append(instruction.loss)
                     client.heard += 1
 
     def lose(self, worker: SimWorker) -> None:

@@ -8,6 +8,7 @@ from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.handlers import cached_iterations, datasets, jobs, reassignment, shards, splits, static_index
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
+from dsnb.wire.messages import Loss
 
 JOBS_KEPT = 100
 """How many jobs without a client are kept in full."""
@@ -269,9 +270,9 @@ def remove_worker(core: Context, worker: Worker, reason: str, *, died: bool = Fa
 
 def _drop_coordinated_task(core: Context, task: Task, worker: Worker, reason: str) -> None:
     """Drop a task of a coordinated read. Rounds that all consumers have received are still taken (see `rounds`)."""
-    record = r.TaskLost(task_id=task.task_id, worker=worker.name, splits=0, reason=reason)
-    core.record(record)
-    core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=record))
+    loss = Loss(task_id=task.task_id, worker=worker.name, reason=reason, elements=-1)
+    core.record(r.TaskLost(loss=loss))
+    core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=loss))
     jobs.drop_task(core, task.task_id)
     core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
 

@@ -41,7 +41,7 @@ from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.monitor.formatting import plural
-from dsnb.wire.messages import IndexRange, ReaderPosition, TaskHolding, TrainerPosition
+from dsnb.wire.messages import IndexRange, Loss, ReaderPosition, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
 MAX_REPEATED_MS: Final = 30_000
@@ -427,7 +427,7 @@ def _notify_loss(
     *,
     restarts: bool,
 ) -> None:
-    record = r.TaskLost(
+    loss = Loss(
         task_id=task.task_id,
         worker=unassignment.worker,
         splits=splits,
@@ -436,16 +436,16 @@ def _notify_loss(
         trainer_id=trainer_id,
         restarts=restarts,
     )
-    core.record(record)
-    core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=record))
+    core.record(r.TaskLost(loss=loss))
+    core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=loss))
     iteration = core.state.iteration(task.job, task.iteration)
     if not trainer_id or trainer_id in _present_trainers(core, iteration) | set(
         iteration.lost_trainers
     ):  # a trainer that left does not miss the elements
-        core.instruct(e.Announce(level="warning", text=_loss_text(record, task.job)))
+        core.instruct(e.Announce(level="warning", text=_loss_text(loss, task.job)))
 
 
-def _loss_text(loss: r.TaskLost, job: str) -> str:
+def _loss_text(loss: Loss, job: str) -> str:
     if not loss.elements:
         return f"job {job!r}: the part of worker {loss.worker} {'begins again' if loss.restarts else 'ends here'}"
     known, splits = loss.elements > 0, loss.splits
