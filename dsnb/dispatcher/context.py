@@ -7,10 +7,10 @@ from collections import deque
 import msgspec
 
 from dsnb.dispatcher.config import DispatcherConfig
-from dsnb.dispatcher.events import Instruction, Progress
+from dsnb.dispatcher.events import Instruction
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State
-from dsnb.wire.messages import TaskHolding
+from dsnb.wire.messages import TaskHolding, TaskReport
 
 _MOST_LOST_READERS = 1000
 
@@ -62,7 +62,7 @@ class TransientState(msgspec.Struct):
     last_tick: float = 0.0
     consumer_states: dict[tuple[str, int], list[ConsumerState]] = msgspec.field(default_factory=dict)
     """Where the consumers of each coordinated iteration are."""
-    progress: dict[str, Progress] = msgspec.field(default_factory=dict)
+    progress: dict[str, TaskReport] = msgspec.field(default_factory=dict)
     """How far each task is, from its worker's last report."""
     holdings: dict[str, dict[str, TaskHolding]] = msgspec.field(default_factory=dict)
     """For each unassigned task, the holdings that clients have reported, by client id."""
@@ -83,16 +83,18 @@ class TransientState(msgspec.Struct):
     def forget_progress(self, task_id: str) -> None:
         """Drop how far a task is, except for what its lost clients had consumed: they may return."""
         progress = self.progress.pop(task_id, None)
-        for client_id, consumed in progress.lost_readers.items() if progress is not None else ():
-            self.lost_readers[client_id, task_id] = consumed
+        for reader in progress.lost_readers if progress is not None else ():
+            self.lost_readers[reader.client_id, task_id] = reader.consumed
         for oldest in list(self.lost_readers)[:-_MOST_LOST_READERS]:
             del self.lost_readers[oldest]
 
     def known_consumption(self, client_id: str, task_id: str) -> int | None:
         """How many elements of a task its worker knew a lost client to have consumed; None if it did not report it."""
         progress = self.progress.get(task_id)
-        reported = progress.lost_readers.get(client_id) if progress is not None else None
-        return self.lost_readers.get((client_id, task_id)) if reported is None else reported
+        for reader in progress.lost_readers if progress is not None else ():
+            if reader.client_id == client_id:
+                return reader.consumed
+        return self.lost_readers.get((client_id, task_id))
 
     def forget_worker(self, uid: str) -> None:
         """Drop what is kept about a worker that is gone."""

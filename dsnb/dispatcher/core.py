@@ -18,6 +18,7 @@ from dsnb.dispatcher import invariants
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.handlers import admin, jobs, membership, reassignment, registration, rounds, splits
 from dsnb.dispatcher.records import ServiceBegun
+from dsnb.wire.messages import SplitsRequest, WorkerReport
 
 
 class Core(Context):
@@ -78,10 +79,10 @@ _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     e.ConsumerReported: rounds.consumer_reported,
     e.ClientLeaves: membership.client_leaves,
     e.WorkerArrives: membership.worker_arrives,
-    e.WorkerReported: membership.worker_reported,
+    WorkerReport: membership.worker_reported,
     e.WorkerDisconnected: membership.worker_disconnected,
     e.WorkerDrains: membership.worker_drains,
     e.WorkerLeaves: membership.worker_leaves,
-    e.SplitsRequested: splits.assign_splits,
+    SplitsRequest: splits.assign_splits,
     e.Tick: membership.tick,
 }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from dsnb.dispatcher.records import Record
-from dsnb.wire.messages import EndedTask, IterationPosition, Loss, ResumePosition, TaskHolding, TrainerPosition
+from dsnb.wire.messages import EndedTask, IterationPosition, Loss, SplitsRequest, TaskHolding, WorkerReport
 from dsnb.wire.schedule import ConsumerReport
 
 # ---- events
@@ -115,73 +114,10 @@ class ClientLeaves(msgspec.Struct, frozen=True, kw_only=True):
     holdings: tuple[TaskHolding, ...] = ()
 
 
-class ReportedGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The last range of splits that a task got from a provider, as its worker reports it."""
-
-    task_id: str
-    provider: int
-    repetition: int
-    cursor: int
-    first: int
-    end: int
-
-
 class WorkerArrives(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker opens its control stream, for the first time or again; `tasks` and `grants` are those that it has."""
+    """A worker opens its control stream, for the first time or again, with a first report."""
 
-    uid: str
-    name: str
-    address: str
-    isolation: str
-    pid: int
-    tasks: tuple[str, ...] = ()
-    grants: tuple[ReportedGrant, ...] = ()
-
-
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a task is, as its worker reports it.
-
-    Attributes:
-        incarnation: The incarnation of the task that the report describes.
-        splits_done: For each provider, how many splits were consumed completely.
-        resume_position: Where another worker can take the task over.
-        trainers: What each trainer has consumed of the task's sequence.
-        exhausted: Whether everything was produced and sent.
-        sent: How many elements were sent to each client.
-        missing_elements: How many elements that existed before a takeover the pipeline did not produce again.
-        repeated: How many elements reached two clients, because one was counted as lost and returned.
-        lost_readers: How many elements each client was known to have consumed when it was counted as lost.
-    """
-
-    incarnation: int
-    splits_done: tuple[int, ...] = ()
-    resume_position: ResumePosition | None = None
-    trainers: tuple[TrainerPosition, ...] = ()
-    exhausted: bool = False
-    sent: Mapping[str, int] = msgspec.field(default_factory=dict)
-    missing_elements: int = 0
-    repeated: int = 0
-    lost_readers: Mapping[str, int] = msgspec.field(default_factory=dict)
-
-
-class WorkerReported(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker reports.
-
-    Attributes:
-        uid: The worker.
-        ended: Tasks that have no more elements for any client.
-        progress: How far each task is.
-        clients: The clients that the worker serves.
-        partial: Tasks of cached jobs of which elements are gone.
-        last_release: The number of the last `ReleaseClient` that it carried out.
-    """
-
-    uid: str
-    ended: tuple[str, ...] = ()
-    progress: Mapping[str, Progress] = msgspec.field(default_factory=dict)
-    clients: frozenset[str] = frozenset()
-    partial: tuple[str, ...] = ()
-    last_release: int = 0
+    report: WorkerReport
 
 
 class WorkerDisconnected(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,17 +137,6 @@ class WorkerLeaves(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     exit_reason: str = ""
-
-
-class SplitsRequested(msgspec.Struct, frozen=True, kw_only=True):
-    """A task requests splits; `cursor` is how many splits of this provider and repetition it has had."""
-
-    task_id: str
-    incarnation: int
-    provider: int
-    repetition: int
-    cursor: int
-    want: int
 
 
 class ForgetJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,11 +196,11 @@ Event = (
     | ConsumerReported
     | ClientLeaves
     | WorkerArrives
-    | WorkerReported
+    | WorkerReport
     | WorkerDisconnected
     | WorkerDrains
     | WorkerLeaves
-    | SplitsRequested
+    | SplitsRequest
     | ForgetJob
     | ForgetDataset
     | PauseJob
@@ -423,11 +348,3 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """How many losses the iteration had before; the client is notified of later ones only."""
     paused_by: str = ""
     """The user who paused the job; empty if it is not paused."""
-
-
-class Splits(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `SplitsRequested`: a range of splits; or `done`, because the repetition is over for the task."""
-
-    first: int = 0
-    end: int = 0
-    done: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dsnb.wire.messages import Loss, ResumePosition, TaskHolding, TrainerPosition
+from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, TaskHolding, TrainerPosition
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -266,11 +266,7 @@ class RepetitionBegun(Stored, frozen=True, kw_only=True):
 
 class SplitsGiven(Stored, frozen=True, kw_only=True):
     task_id: str
-    provider: int
-    repetition: int
-    cursor: int
-    first: int
-    end: int
+    grant: SplitGrant
 
 
 class SplitsReported(Stored, frozen=True, kw_only=True):
@@ -280,11 +276,7 @@ class SplitsReported(Stored, frozen=True, kw_only=True):
     """
 
     task_id: str
-    provider: int
-    repetition: int
-    cursor: int
-    first: int
-    end: int
+    grant: SplitGrant
 
 
 class TaskProgressed(Stored, frozen=True, kw_only=True):

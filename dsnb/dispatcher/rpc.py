@@ -263,17 +263,7 @@ class DispatcherServicer:
             if old is not None:
                 old.messages.put(None)
             dispatcher.worker_outboxes[first.uid] = outbox
-            name = dispatcher.handle(
-                e.WorkerArrives(
-                    uid=first.uid,
-                    name=first.name,
-                    address=first.address,
-                    isolation=first.isolation,
-                    pid=first.pid,
-                    tasks=tuple(task.task_id for task in first.tasks),
-                    grants=_reported_grants(first),
-                )
-            )
+            name = dispatcher.handle(e.WorkerArrives(report=first))
             dispatcher.worker_reported(first)
         context.add_callback(lambda: outbox.messages.put(None))
         self._report_readers.submit(self._read_worker_reports, reports, first.uid, outbox)
@@ -308,17 +298,8 @@ class DispatcherServicer:
             return self._dispatcher.task_order(task)
 
     def get_splits(self, request: m.SplitsRequest, _context: grpc.ServicerContext) -> m.SplitsReply:
-        splits: e.Splits = self._dispatcher.handle(
-            e.SplitsRequested(
-                task_id=request.task_id,
-                incarnation=request.incarnation,
-                provider=request.provider,
-                repetition=request.repetition,
-                cursor=request.cursor,
-                want=request.want,
-            )
-        )
-        return m.SplitsReply(first=splits.first, end=splits.end, done=splits.done)
+        reply: m.SplitsReply = self._dispatcher.handle(request)
+        return reply
 
     # ---- viewers
 
@@ -335,21 +316,6 @@ class DispatcherServicer:
             yield encode(self._dispatcher.status())
             while context.is_active() and (left := began + interval - time.monotonic()) > 0:
                 time.sleep(min(left, 0.1))
-
-
-def _reported_grants(report: m.WorkerReport) -> tuple[e.ReportedGrant, ...]:
-    return tuple(
-        e.ReportedGrant(
-            task_id=task.task_id,
-            provider=grant.provider,
-            repetition=grant.repetition,
-            cursor=grant.cursor,
-            first=grant.first,
-            end=grant.end,
-        )
-        for task in report.tasks
-        for grant in task.grants
-    )
 
 
 def _outgoing(outbox: Outbox[Message]) -> Iterator[Message]:

@@ -39,9 +39,7 @@ from dsnb.wire.messages import (
     ClientUpdate,
     TaskInfo,
     TaskOrder,
-    TaskReport,
     TrainerEviction,
-    TrainerPosition,
     WorkerOrder,
     WorkerReport,
 )
@@ -352,9 +350,6 @@ class Dispatcher:
     # ---- reports
 
     def worker_reported(self, report: WorkerReport) -> None:
-        progress = {task.task_id: _progress(task) for task in report.tasks}
-        clients = frozenset(client for task in report.tasks for client in task.clients)
-        partial = tuple(task.task_id for task in report.tasks if task.partial)
         with self._changed:
             for job, trainer_id in self.statistics.worker_reported(report):
                 self.announce(
@@ -363,16 +358,7 @@ class Dispatcher:
                     "warning",
                 )
                 self._notify_trainer(job, trainer_id, ClientUpdate(skipping=True))
-            self.handle(
-                e.WorkerReported(
-                    uid=report.uid,
-                    ended=report.ended,
-                    progress=progress,
-                    clients=clients,
-                    partial=partial,
-                    last_release=report.last_release,
-                )
-            )
+            self.handle(report)
             outbox = self.worker_outboxes.get(report.uid)
             if outbox is not None:
                 outbox.answered_seq = max(outbox.answered_seq, report.seq)
@@ -430,23 +416,6 @@ class Dispatcher:
                 target=self.target,
                 started=self._started_at,
             )
-
-
-def _progress(task: TaskReport) -> e.Progress:
-    return e.Progress(
-        incarnation=task.incarnation,
-        splits_done=task.splits_done,
-        resume_position=task.resume_position,
-        trainers=tuple(
-            TrainerPosition(trainer_id=trainer.trainer_id, offset=trainer.offset, consumed=trainer.consumed_beyond)
-            for trainer in task.trainers
-        ),
-        exhausted=task.exhausted,
-        sent={link.client_id: link.sent for link in task.links},
-        missing_elements=task.missing_elements,
-        repeated=task.repeated,
-        lost_readers={reader.client_id: reader.consumed for reader in task.lost_readers},
-    )
 
 
 def _rounds_update(iteration: Iteration) -> RoundsUpdate | None:

@@ -126,7 +126,8 @@ class SplitHistory:
             self._add(record.task_id, provider, repetition, first, end, now)
 
     def _given(self, record: r.SplitsGiven | r.SplitsReported, now: float) -> None:
-        self._add(record.task_id, record.provider, record.repetition, record.first, record.end, now)
+        grant = record.grant
+        self._add(record.task_id, grant.provider, grant.repetition, grant.first, grant.end, now)
 
     def _add(self, task_id: str, provider: int, repetition: int, first: int, end: int, now: float) -> None:
         task = self._tasks[task_id]

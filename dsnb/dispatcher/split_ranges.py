@@ -15,18 +15,6 @@ MAX_SPLIT_RANGES: Final = 10_000
 """How many ranges are kept of one task and provider."""
 
 
-class Grant(msgspec.Struct, forbid_unknown_fields=True):
-    """The last range of splits that a task got from a provider.
-
-    `cursor` is how many splits of this repetition the task had before.
-    """
-
-    repetition: int
-    cursor: int
-    first: int
-    end: int
-
-
 class SplitRanges(msgspec.Struct, forbid_unknown_fields=True):
     """Ranges of splits in the order in which they were given; adjacent ranges are joined.
 

@@ -26,8 +26,8 @@ import msgspec
 
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.round_state import Rounds
-from dsnb.dispatcher.split_ranges import Grant, Provider, SplitRanges, Unassignment, merge_positions
-from dsnb.wire.messages import Loss, ResumePosition, TaskHolding, TrainerPosition
+from dsnb.dispatcher.split_ranges import Provider, SplitRanges, Unassignment, merge_positions
+from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges, ranges_from_json, ranges_to_json
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
@@ -57,7 +57,7 @@ class Task(msgspec.Struct, forbid_unknown_fields=True):
     """The incarnation in which element numbers began at 0; incarnations that took the task over continue them."""
     ended: bool = False
     splits_refused: bool = False
-    grants: dict[int, Grant] = msgspec.field(default_factory=dict)
+    grants: dict[int, SplitGrant] = msgspec.field(default_factory=dict)
     splits_given: dict[int, int] = msgspec.field(default_factory=dict)
     splits_done: tuple[int, ...] = ()
     """For each provider, how many splits were consumed completely, from the worker's last report."""
@@ -407,10 +407,10 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         provider.repetition, provider.next = record.repetition, 0
 
     def _splits_given(self, record: r.SplitsGiven) -> None:
-        task = self.tasks[record.task_id]
-        self._add_splits(task, record.provider, record.repetition, record.first, record.end)
-        task.total_splits += record.end - record.first
-        self.iteration(task.job, task.iteration).providers[record.provider].next = record.end
+        task, grant = self.tasks[record.task_id], record.grant
+        self._add_splits(task, grant.provider, grant.repetition, grant.first, grant.end)
+        task.total_splits += grant.end - grant.first
+        self.iteration(task.job, task.iteration).providers[grant.provider].next = grant.end
 
     @classmethod
     def _add_splits(cls, task: Task, provider: int, repetition: int, first: int, end: int) -> None:
@@ -424,27 +424,29 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         before = task.grants.get(provider)
         same = before is not None and before.repetition == repetition
         cursor = before.cursor + before.end - before.first if before and same else 0
-        task.grants[provider] = Grant(repetition, cursor, first, end)
+        task.grants[provider] = SplitGrant(
+            provider=provider, repetition=repetition, cursor=cursor, first=first, end=end
+        )
         task.splits_given[provider] = task.splits_given.get(provider, 0) + end - first
 
     def _splits_reported(self, record: r.SplitsReported) -> None:
-        task = self.tasks[record.task_id]
-        before = task.grants.get(record.provider)
-        same = before is not None and before.repetition == record.repetition
+        task, grant = self.tasks[record.task_id], record.grant
+        before = task.grants.get(grant.provider)
+        same = before is not None and before.repetition == grant.repetition
         known = before.cursor + before.end - before.first if before and same else 0
         # The worker's cursor also covers grants that the journal lost: add what was not counted before.
-        task.splits_given[record.provider] = (
-            task.splits_given.get(record.provider, 0) + record.cursor + record.end - record.first - known
+        task.splits_given[grant.provider] = (
+            task.splits_given.get(grant.provider, 0) + grant.cursor + grant.end - grant.first - known
         )
-        task.grants[record.provider] = Grant(record.repetition, record.cursor, record.first, record.end)
-        task.total_splits += record.end - record.first
-        task.all_splits.add(record.provider, record.repetition, record.first, record.end)
-        task.unfinished_splits.add(record.provider, record.repetition, record.first, record.end)
-        provider = self.iteration(task.job, task.iteration).providers[record.provider]
-        if record.repetition > provider.repetition:
-            provider.repetition, provider.next = record.repetition, 0
-        if record.repetition == provider.repetition:
-            provider.next = max(provider.next, record.end)
+        task.grants[grant.provider] = grant
+        task.total_splits += grant.end - grant.first
+        task.all_splits.add(grant.provider, grant.repetition, grant.first, grant.end)
+        task.unfinished_splits.add(grant.provider, grant.repetition, grant.first, grant.end)
+        provider = self.iteration(task.job, task.iteration).providers[grant.provider]
+        if grant.repetition > provider.repetition:
+            provider.repetition, provider.next = grant.repetition, 0
+        if grant.repetition == provider.repetition:
+            provider.next = max(provider.next, grant.end)
 
     def _task_progressed(self, record: r.TaskProgressed) -> None:
         task = self.tasks[record.task_id]

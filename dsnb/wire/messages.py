@@ -308,7 +308,12 @@ class FinishedSplits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     count: int = 0
 
 
-class SplitGrant(msgspec.Struct, frozen=True, kw_only=True):
+class SplitGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A range of splits that a task got from a provider.
+
+    `cursor` is how many splits of this repetition the task had before.
+    """
+
     provider: int = 0
     repetition: int = 0
     cursor: int = 0

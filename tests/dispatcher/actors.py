@@ -18,16 +18,22 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.pipeline.engine.resume_point import ResumePoint, from_text, to_text
 from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import (
     EndedTask,
     FinishedSplits,
     IndexRange,
     Loss,
+    LostReader,
     ResumePosition,
+    SplitGrant,
+    SplitsReply,
     TaskHolding,
     TaskInfo,
     TaskPosition,
-    TrainerPosition,
+    TaskReport,
+    TrainerReport,
+    WorkerReport,
 )
 from dsnb.wire.ranges import Ranges
 from dsnb.worker.shared_log import SharedLog
@@ -64,7 +70,7 @@ class Place:
 
     repetition: int = 0
     cursor: int = 0
-    asked: list[tuple[tuple[int, int], e.Splits]] = field(default_factory=list)
+    asked: list[tuple[tuple[int, int], SplitsReply]] = field(default_factory=list)
     pulled: list[int] = field(default_factory=list)
     """The repetition of each split that it got."""
     used: int = 0
@@ -143,17 +149,17 @@ class SimTask:
 
     # ---- the pipeline
 
-    def known(self, provider: int) -> e.Splits | None:
+    def known(self, provider: int) -> SplitsReply | None:
         """The next run of a provider, if this task was given it before this incarnation began."""
         place = self.places[provider]
         run = self._had.pop((provider, place.repetition, place.cursor), None)
-        return None if run is None else e.Splits(first=run[0], end=run[1])
+        return None if run is None else SplitsReply(first=run[0], end=run[1])
 
     def replays(self, provider: int) -> bool:
         """Whether it has yet to make what an earlier incarnation made, or to get an answer to what it asked."""
         return self.places[provider].unanswered or any(at == provider for at, _, _ in self._had)
 
-    def take(self, provider: int, answer: e.Splits) -> None:
+    def take(self, provider: int, answer: SplitsReply) -> None:
         """Get a run of splits, or the end of a repetition; make of it what can be made."""
         place = self.places[provider]
         if answer.done:
@@ -245,24 +251,32 @@ class SimTask:
 
     # ---- what is told
 
-    def progress(self) -> e.Progress:
-        """How far it is."""
+    def report(self) -> TaskReport:
+        """How far it is, and what it has."""
         window = self.window
         window.validate()
         offsets = {name: window.offset(name) for name in window.trainers}
-        return e.Progress(
+        return TaskReport(
+            task_id=self.task_id,
             incarnation=self.incarnation,
+            clients=tuple(window.readers),
+            partial=self.order.cached and window.base > 0,
+            grants=tuple(self.grants()),
             splits_done=self._done(max(offsets.values(), default=0)),
             resume_position=self._resume() if window.trainers else None,  # a pipeline begins with its first reader
             trainers=tuple(
-                TrainerPosition(trainer_id=name, offset=offset, consumed=_index_ranges(trainer.consumed_ranges, offset))
+                TrainerReport(
+                    trainer_id=name,
+                    offset=offset,
+                    consumed_beyond=_index_ranges(trainer.consumed_ranges, offset),
+                )
                 for (name, offset), trainer in zip(offsets.items(), window.trainers.values(), strict=True)
             ),
             exhausted=window.exhausted,
-            sent={client: sent.count for client, sent in self.sent.items()},
+            links=tuple(LinkReport(client_id=client, sent=sent.count) for client, sent in self.sent.items()),
             missing_elements=window.short_by,
             repeated=self.repeated,
-            lost_readers=dict(self.lost_readers),
+            lost_readers=tuple(LostReader(client_id=c, consumed=n) for c, n in self.lost_readers.items()),
         )
 
     def _done(self, consumed: int) -> tuple[int, ...]:
@@ -300,12 +314,11 @@ class SimTask:
             splits = Counter(pulled[:count])[repetition]
             yield ResumePoint(provider=provider, repetition=repetition, finished_splits=splits)
 
-    def grants(self) -> list[e.ReportedGrant]:
+    def grants(self) -> list[SplitGrant]:
         """The last run of each provider that it knows of."""
         runs = {at: [x for x in place.asked if not x[1].done][-1:] for at, place in enumerate(self.places)}
         return [
-            e.ReportedGrant(
-                task_id=self.task_id,
+            SplitGrant(
                 provider=at,
                 repetition=asked[0],
                 cursor=asked[1],
@@ -351,7 +364,7 @@ class SimWorker:
     releases: deque[e.ReleaseClient] = field(default_factory=deque)
     """Orders to let clients go that are on their way to it."""
     released: int = 0
-    reports: deque[e.WorkerReported] = field(default_factory=deque)
+    reports: deque[WorkerReport] = field(default_factory=deque)
     """Reports that are on their way from it."""
 
     def obey(self) -> None:
@@ -366,15 +379,19 @@ class SimWorker:
         """Put down how things are; it arrives later."""
         tasks = self.tasks.values()
         self.reports.append(
-            e.WorkerReported(
+            WorkerReport(
                 uid=self.uid,
                 ended=tuple(task.task_id for task in tasks if task.window.done),
-                progress={task.task_id: task.progress() for task in tasks},
-                clients=frozenset(client for task in tasks for client in task.window.readers),
-                partial=tuple(task.task_id for task in tasks if task.order.cached and task.window.base > 0),
+                tasks=tuple(task.report() for task in tasks),
                 last_release=self.released,
             )
         )
+
+    def arrival(self) -> e.WorkerArrives:
+        """What it sends first when it opens its control stream."""
+        tasks = tuple(TaskReport(task_id=task.task_id, grants=tuple(task.grants())) for task in self.tasks.values())
+        report = WorkerReport(uid=self.uid, address=self.address, isolation="thread", pid=1, tasks=tasks)
+        return e.WorkerArrives(report=report)
 
 
 class SimHold:

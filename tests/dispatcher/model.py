@@ -18,7 +18,7 @@ from dsnb.dispatcher.handlers.positions import start_position_of
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.state import State, Task, replay
 from dsnb.errors import DsnbError
-from dsnb.wire.messages import Loss, TaskInfo, TrainerPosition
+from dsnb.wire.messages import Loss, TaskInfo, TrainerPosition, WorkerReport
 from dsnb.wire.ranges import Ranges
 from tests.dispatcher.actors import Order, Pipeline, SimClient, SimTask, SimWorker
 from tests.dispatcher.books import PassBook, TaskBook
@@ -226,11 +226,15 @@ class Model:
 
     def _note_told(self, event: e.Event) -> None:
         """What the dispatcher knows of consumption as long as it lives."""
-        if isinstance(event, e.WorkerReported):
-            for task_id, progress in event.progress.items():
-                task = self.core.state.tasks.get(task_id)
-                if task is not None and task.worker == event.uid and task.incarnation == progress.incarnation:
-                    self._pass_of[task_id].tasks[task_id].note_known(progress.trainers, for_good=False)
+        if isinstance(event, WorkerReport):
+            for report in event.tasks:
+                task = self.core.state.tasks.get(report.task_id)
+                if task is not None and task.worker == event.uid and task.incarnation == report.incarnation:
+                    known = [
+                        TrainerPosition(trainer_id=t.trainer_id, offset=t.offset, consumed=t.consumed_beyond)
+                        for t in report.trainers
+                    ]
+                    self._pass_of[task.task_id].tasks[task.task_id].note_known(known, for_good=False)
         elif isinstance(event, e.HoldingsReported):
             trainer = self.clients[event.client_id].trainer
             for holding in event.holdings:
@@ -248,8 +252,9 @@ class Model:
             case r.TaskCreated():
                 self._learn_task(record)
             case r.SplitsGiven() | r.SplitsReported():
-                splits = range(record.first, record.end)
-                self._pass_of[record.task_id].give(record.task_id, record.provider, record.repetition, splits)
+                grant = record.grant
+                splits = range(grant.first, grant.end)
+                self._pass_of[record.task_id].give(record.task_id, grant.provider, grant.repetition, splits)
             case r.TaskProgressed():
                 self._learn_progress(record)
             case r.TaskAssigned():

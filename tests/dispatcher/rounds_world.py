@@ -15,6 +15,7 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, replay
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
+from dsnb.wire.messages import WorkerReport
 from dsnb.wire.schedule import RoundsUpdate, consumer_name
 from dsnb.worker.round_log import RoundLog
 from tests.dispatcher.model import raise_bugs
@@ -104,7 +105,7 @@ class World:
         self._made += 1
         uid = f"w{self._made}"
         self.workers[uid] = {}
-        self.handle(e.WorkerArrives(uid=uid, name="", address=uid, isolation="thread", pid=1))
+        self.handle(e.WorkerArrives(report=WorkerReport(uid=uid, address=uid, isolation="thread", pid=1)))
 
     def kill_worker(self, at: int) -> None:
         uid = list(self.workers)[at % len(self.workers)]

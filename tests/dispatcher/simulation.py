@@ -11,6 +11,7 @@ from typing import Any
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.config import DispatcherConfig
+from dsnb.wire.messages import SplitsReply, SplitsRequest
 from tests.dispatcher.actors import Pipeline, SimClient, SimHold, SimTask, SimWorker
 from tests.dispatcher.model import Model, Seen
 
@@ -134,12 +135,7 @@ class Service(Model):
         worker.connected, worker.silence, worker.patience = True, 0.0, self.patience(worker)
         worker.releases.clear()
         worker.reports.clear()
-        self.call(
-            e.WorkerArrives(
-                uid=worker.uid, name="", address=worker.address, isolation="thread", pid=1, tasks=tuple(worker.tasks),
-                grants=tuple(grant for task in worker.tasks.values() for grant in task.grants()),
-            )
-        )  # fmt: skip
+        self.call(worker.arrival())
         worker.write_report()
         self.deliver_reports(worker)
 
@@ -203,7 +199,7 @@ class Service(Model):
         """A task of a worker, the newest unless another is wanted."""
         return list(worker.tasks.values())[index]
 
-    def ask(self, task: SimTask, provider: int = 0, want: int = 4) -> e.Splits:
+    def ask(self, task: SimTask, provider: int = 0, want: int = 4) -> SplitsReply:
         """Ask for the next splits and make elements of them, as a worker does."""
         known, noted = task.known(provider), len(task.values)
         if known is None:
@@ -212,7 +208,7 @@ class Service(Model):
         self.note_made(task, noted)
         return known
 
-    def _ask_dispatcher(self, task: SimTask, provider: int, want: int) -> e.Splits:
+    def _ask_dispatcher(self, task: SimTask, provider: int, want: int) -> SplitsReply:
         place = task.places[provider]
         question, before = (place.repetition, place.cursor), len(self.records)
         place.unanswered = True
@@ -290,13 +286,13 @@ class Service(Model):
                     client.acknowledge()
                     count -= got
 
-    def _ask(self, task: SimTask, provider: int, question: tuple[int, int], want: int) -> e.Splits:
+    def _ask(self, task: SimTask, provider: int, question: tuple[int, int], want: int) -> SplitsReply:
         answer = self.call(self._question(task, provider, question, want))
-        assert isinstance(answer, e.Splits)
+        assert isinstance(answer, SplitsReply)
         return answer
 
-    def _question(self, task: SimTask, provider: int, question: tuple[int, int], want: int) -> e.SplitsRequested:
-        return e.SplitsRequested(
+    def _question(self, task: SimTask, provider: int, question: tuple[int, int], want: int) -> SplitsRequest:
+        return SplitsRequest(
             task_id=task.task_id,
             incarnation=task.incarnation,
             provider=provider,

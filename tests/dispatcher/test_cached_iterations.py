@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsnb.dispatcher import events as e
-from dsnb.wire.messages import EndedTask
+from dsnb.wire.messages import EndedTask, TaskReport, WorkerReport
 from tests.dispatcher.simulation import CONFIG, Service
 
 
@@ -43,7 +43,7 @@ class Sharing:
 
     def lose_beginning(self, client: str) -> None:
         """A worker lets the first elements of a client's pass go."""
-        self.service.call(e.WorkerReported(uid="v", partial=self.tasks(client)[:1]))
+        self.service.call(WorkerReport(uid="v", tasks=(TaskReport(task_id=self.tasks(client)[0], partial=True),)))
 
 
 def test_trainers_join_the_pass_that_is_whole() -> None:
@@ -201,8 +201,8 @@ def test_one_who_has_not_had_all_tasks_has_not_ended() -> None:
 def test_a_worker_does_not_end_a_pass_that_others_may_join() -> None:
     job = Sharing()
     client = job.join("a")
-    job.service.call(e.WorkerReported(uid="v", ended=job.tasks(client)))
-    job.service.call(e.WorkerReported(uid="w", ended=job.tasks(client)))
+    job.service.call(WorkerReport(uid="v", ended=job.tasks(client)))
+    job.service.call(WorkerReport(uid="w", ended=job.tasks(client)))
     assert job.passes() == {0: False}
     assert job.number(job.join("b")) == 0
 

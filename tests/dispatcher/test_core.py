@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.state import replay
 from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError
+from dsnb.wire.messages import SplitsRequest, WorkerReport
 from tests.dispatcher.actors import Pipeline, SimClient, SimTask, SimWorker
 from tests.dispatcher.model import DispatcherDied, Seen
 from tests.dispatcher.simulation import INTERVAL, Service
@@ -161,12 +162,12 @@ class CoreMachine(RuleBasedStateMachine):
     def lost_worker_gets_nothing_until_it_registers_again(self, returns: bool) -> None:
         worker = next(iter(self.service.given_up.values()))
         questions = [
-            e.SplitsRequested(
+            SplitsRequest(
                 task_id=task.task_id, incarnation=task.incarnation, provider=0, repetition=0, cursor=0, want=1
             )
             for task in worker.tasks.values()
         ]
-        for wrong in (*questions, e.WorkerReported(uid=worker.uid)):
+        for wrong in (*questions, WorkerReport(uid=worker.uid)):
             decision = self.service.handle(wrong)
             assert isinstance(decision.error, NotFoundError)
             assert not decision.records

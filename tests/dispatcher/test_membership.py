@@ -6,6 +6,7 @@ import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
+from dsnb.wire.messages import TaskReport, WorkerReport
 from tests.dispatcher.model import DispatcherDied, SimClient, SimWorker
 from tests.dispatcher.simulation import CONFIG, INTERVAL, Service
 
@@ -97,7 +98,7 @@ def test_a_lost_worker_is_refused_until_it_registers_again_and_then_begins_anew(
     service.break_worker(worker)
     service.wait(RECONNECT_S + INTERVAL, service.keep_alive)
     with pytest.raises(NotFoundError, match="the worker w0 is unknown"):
-        service.call(e.WorkerReported(uid="w0", ended=(task.task_id,)))
+        service.call(WorkerReport(uid="w0", ended=(task.task_id,)))
     service.arrive(worker)
     again = worker.tasks[task.task_id]
     assert (again.incarnation, task.incarnation) == (2, 1)
@@ -361,9 +362,9 @@ def test_a_worker_that_serves_a_client_who_is_gone_is_told() -> None:
     service = Service()
     worker = service.add_worker("w")
     client = service.join(service.register(20))
-    service.call(e.WorkerReported(uid=worker.uid, clients=frozenset({client.client_id})))
+    service.call(WorkerReport(uid=worker.uid, tasks=(TaskReport(clients=(client.client_id,)),)))
     assert service.instructions == []
-    service.call(e.WorkerReported(uid=worker.uid, clients=frozenset({client.client_id, "2999"})))
+    service.call(WorkerReport(uid=worker.uid, tasks=(TaskReport(clients=(client.client_id, "2999")),)))
     assert service.instructions == [e.ReleaseClient(worker=worker.uid, client_id="2999", number=1, died=True)]
 
 

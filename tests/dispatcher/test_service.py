@@ -19,6 +19,7 @@ from dsnb.wire.messages import (
     ClientUpdate,
     IndexRange,
     ResumePosition,
+    SplitsRequest,
     TaskHolding,
     TaskReport,
     TrainerReport,
@@ -46,7 +47,7 @@ class Service:
     def worker(self, uid: str, address: str = "host:1") -> Outbox[WorkerOrder]:
         mailbox: Outbox[WorkerOrder] = Outbox()
         self.desk.worker_outboxes[uid] = mailbox
-        self.desk.handle(e.WorkerArrives(uid=uid, name="", address=address, isolation="thread", pid=1))
+        self.desk.handle(e.WorkerArrives(report=WorkerReport(uid=uid, address=address, isolation="thread", pid=1)))
         return mailbox
 
     def client(self, job: str = "train", inexact: str = "") -> tuple[str, Outbox[ClientUpdate]]:
@@ -107,7 +108,7 @@ def test_a_client_hears_of_a_loss() -> None:
     service.worker("w")
     client_id, mailbox = service.client(inexact="it draws at random")
     task = next(iter(service.desk.core.state.tasks))
-    service.desk.handle(e.SplitsRequested(task_id=task, incarnation=1, provider=0, repetition=0, cursor=0, want=3))
+    service.desk.handle(SplitsRequest(task_id=task, incarnation=1, provider=0, repetition=0, cursor=0, want=3))
     service.desk.handle(e.WorkerLeaves(uid="w"))
     [halted] = [known for known in read(mailbox)[-1].tasks if known.unassigned]
     consumed = (IndexRange(first=0, end=1),)
@@ -123,7 +124,7 @@ def test_only_the_readers_of_a_pass_hear_of_it() -> None:
     _, one = service.client("one")
     _, other = service.client("other")
     task = next(name for name, task in service.desk.core.state.tasks.items() if task.job == "one")
-    service.desk.handle(e.WorkerReported(uid="w", ended=(task,)))
+    service.desk.handle(WorkerReport(uid="w", ended=(task,)))
     assert [update.finished for update in read(one)] == [True]
     assert read(other) == []
 

@@ -9,6 +9,7 @@ import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.wire.messages import WorkerReport
 from tests.dispatcher.model import SimClient
 from tests.dispatcher.simulation import CONFIG, Service
 
@@ -211,7 +212,7 @@ def test_a_successor_on_another_port_has_the_place_and_the_shard() -> None:
 
 def test_a_worker_that_is_not_in_the_list_is_not_let_in() -> None:
     service = Service(LISTED)
-    event = e.WorkerArrives(uid="d", name="", address="d:5000", isolation="thread", pid=1)
+    event = e.WorkerArrives(report=WorkerReport(uid="d", address="d:5000", isolation="thread", pid=1))
     decision = service.handle(event)
     assert isinstance(decision.error, FailedPreconditionError)
     assert not decision.records

@@ -3,12 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.state import replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.wire.messages import SplitGrant, SplitsReply, SplitsRequest, TaskReport
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import CONFIG, Service
 
@@ -23,13 +25,13 @@ def reading(
     return service, client, [(worker, service.task(worker)) for worker in there]
 
 
-def asked(task_id: str, provider: int = 0, repetition: int = 0, cursor: int = 0) -> e.SplitsRequested:
-    return e.SplitsRequested(
+def asked(task_id: str, provider: int = 0, repetition: int = 0, cursor: int = 0) -> SplitsRequest:
+    return SplitsRequest(
         task_id=task_id, incarnation=1, provider=provider, repetition=repetition, cursor=cursor, want=4
     )
 
 
-def run_of(answer: e.Splits) -> tuple[int, int]:
+def run_of(answer: SplitsReply) -> tuple[int, int]:
     assert not answer.done
     return answer.first, answer.end
 
@@ -311,14 +313,7 @@ def two_at_work() -> tuple[Service, list[SimWorker], list[SimTask]]:
 
 
 def come_back(service: Service, core: Core, worker: SimWorker) -> None:
-    grants = tuple(grant for task in worker.tasks.values() for grant in task.grants())
-    core.handle(
-        e.WorkerArrives(
-            uid=worker.uid, name="", address=worker.address, isolation="thread", pid=1, tasks=tuple(worker.tasks),
-            grants=grants,
-        ),
-        now=service.now,
-    )  # fmt: skip
+    core.handle(worker.arrival(), now=service.now)
     core.validate()
 
 
@@ -350,11 +345,7 @@ def test_nothing_is_believed_of_splits_that_there_are_not() -> None:
     service, [worker, _], [task, _] = two_at_work()
     before = service.core.state.export()
     for provider, end in ((1, 2), (0, 41)):
-        told = e.ReportedGrant(task_id=task.task_id, provider=provider, repetition=7, cursor=0, first=1, end=end)
-        service.call(
-            e.WorkerArrives(
-                uid=worker.uid, name="", address=worker.address, isolation="thread", pid=1, tasks=tuple(worker.tasks),
-                grants=(told,),
-            )
-        )  # fmt: skip
+        told = SplitGrant(provider=provider, repetition=7, cursor=0, first=1, end=end)
+        report = worker.arrival().report
+        service.call(e.WorkerArrives(report=replace(report, tasks=(TaskReport(task_id=task.task_id, grants=(told,)),))))
     assert service.core.state.export() == before

@@ -8,7 +8,6 @@ import pytest
 
 from dsnb.dispatcher.invariants import validate
 from dsnb.dispatcher.records import JobForgotten
-from dsnb.dispatcher.split_ranges import Grant
 from dsnb.dispatcher.state import State, replay
 from tests.dispatcher.simulation import Service
 
@@ -70,7 +69,7 @@ def give_more_than_there_is(state: State) -> None:
 def give_a_split_twice(state: State) -> None:
     other = state.tasks[state.iteration("train", 0).tasks[1]]
     had = state.tasks[first_task(state)].grants[0]
-    other.grants[0] = Grant(had.repetition, had.cursor, had.first, had.end)
+    other.grants[0] = had
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsnb.dispatcher import events as e
 from dsnb.errors import UnavailableError
 from dsnb.wire.messages import SplitsReply, SplitsRequest
 from dsnb.worker.splits import DispatcherFeed
@@ -30,17 +29,8 @@ class Dispatcher:
         if self.down:
             raise UnavailableError("nobody answers")
         self.wants.append(request.want)
-        splits: e.Splits = self.service.call(
-            e.SplitsRequested(
-                task_id=request.task_id,
-                incarnation=request.incarnation,
-                provider=request.provider,
-                repetition=request.repetition,
-                cursor=request.cursor,
-                want=request.want,
-            )
-        )
-        return SplitsReply(first=splits.first, end=splits.end, done=splits.done)
+        reply: SplitsReply = self.service.call(request)
+        return reply
 
 
 def splits(runs: Iterator[tuple[int, int]]) -> list[int]:

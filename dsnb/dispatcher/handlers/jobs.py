@@ -223,7 +223,8 @@ def _worker_confirms_end(core: Context, task: Task, client: Client, received: in
     progress = core.transient.progress.get(task.task_id)
     if not released or progress is None or progress.incarnation != task.incarnation:
         return False
-    return progress.exhausted and progress.sent.get(client.client_id, received) == received
+    sent = next((link.sent for link in progress.links if link.client_id == client.client_id), received)
+    return progress.exhausted and sent == received
 
 
 def forget(core: Context, event: e.ForgetJob) -> None:

@@ -8,7 +8,7 @@ from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.handlers import cached_iterations, datasets, jobs, reassignment, shards, splits, static_index
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
-from dsnb.wire.messages import Loss
+from dsnb.wire.messages import Loss, TaskReport, WorkerReport
 
 JOBS_KEPT = 100
 """How many jobs without a client are kept in full."""
@@ -22,52 +22,53 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
     Raises:
         FailedPreconditionError: `worker_addresses` has no free entry for the worker.
     """
-    known = core.state.workers.get(event.uid)
+    report = event.report
+    known = core.state.workers.get(report.uid)
     if known is None:
-        known = _join(core, event)
+        known = _join(core, report)
     else:
-        _reconnect(core, known, event)
+        _reconnect(core, known, report)
     if known.draining:
-        core.instruct(e.SendDrainOrder(worker=event.uid))
-    _set_worker_deadline(core, event.uid, core.config.worker_timeout_ms)
-    for task_id in event.tasks:
-        if task_id not in core.state.tasks or core.state.tasks[task_id].worker != event.uid:
-            core.instruct(e.DropTask(worker=event.uid, task_id=task_id))
+        core.instruct(e.SendDrainOrder(worker=report.uid))
+    _set_worker_deadline(core, report.uid, core.config.worker_timeout_ms)
+    for task_id in (task.task_id for task in report.tasks):
+        if task_id not in core.state.tasks or core.state.tasks[task_id].worker != report.uid:
+            core.instruct(e.DropTask(worker=report.uid, task_id=task_id))
     for _, iteration in list(core.state.unfinished_iterations()):
         reassignment.retry_unassigned(core, iteration)
     return known.name
 
 
-def _join(core: Context, event: e.WorkerArrives) -> Worker:
+def _join(core: Context, report: WorkerReport) -> Worker:
     """Add a worker, and give it a task of each iteration that it can help with."""
-    before = next((w for w in core.state.workers.values() if w.address == event.address), None)
+    before = next((w for w in core.state.workers.values() if w.address == report.address), None)
     served = _fully_read_iterations(core, before)  # before `_add_worker` drops the old process's ended tasks
-    added = _add_worker(core, event, before)
+    added = _add_worker(core, report, before)
     for job, iteration in list(core.state.unfinished_iterations()):
         if iteration.shards:
             jobs.fill_shards(core, job.name, iteration)
         elif (job.name, iteration.number) in served or reassignment.waits_for_worker(core, job, iteration, added):
             continue
         elif not shards.has_task(core, iteration, added):
-            jobs.add_task(core, job.name, iteration.number, event.uid)
+            jobs.add_task(core, job.name, iteration.number, report.uid)
             core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
     return added
 
 
-def _reconnect(core: Context, worker: Worker, event: e.WorkerArrives) -> None:
+def _reconnect(core: Context, worker: Worker, report: WorkerReport) -> None:
     """Bring a worker up to date that kept its state while it was disconnected."""
     _update_static_index(core, worker)
     # Releases that were in transfer may be lost: forget their numbers. `worker_reported` sends them again.
-    core.transient.sent_releases.pop(event.uid, None)
-    core.transient.confirmed_releases.pop(event.uid, None)
-    for task in core.state.tasks_of(event.uid):
-        if task.task_id not in event.tasks:
-            core.instruct(e.StartTask(worker=event.uid, task_id=task.task_id))
+    core.transient.sent_releases.pop(report.uid, None)
+    core.transient.confirmed_releases.pop(report.uid, None)
+    reported = {task.task_id: task for task in report.tasks}
+    for task in core.state.tasks_of(report.uid):
+        if task.task_id not in reported:
+            core.instruct(e.StartTask(worker=report.uid, task_id=task.task_id))
         else:  # the job may have been paused or resumed while the worker was disconnected
-            core.instruct(e.UpdateTask(worker=event.uid, task_id=task.task_id))
-    for grant in event.grants:
-        if (mine := core.state.tasks.get(grant.task_id)) is not None and mine.worker == event.uid:
-            splits.restore_grant(core, mine, grant)
+            core.instruct(e.UpdateTask(worker=report.uid, task_id=task.task_id))
+            for grant in reported[task.task_id].grants:
+                splits.restore_grant(core, task, grant)
 
 
 def assign_static_indices(core: Context) -> None:
@@ -108,33 +109,35 @@ def _update_static_index(core: Context, worker: Worker) -> None:
                 jobs.fill_shards(core, job.name, iteration)
 
 
-def worker_reported(core: Context, event: e.WorkerReported) -> None:
+def worker_reported(core: Context, report: WorkerReport) -> None:
     """Handle a worker's report.
 
     Raises:
         NotFoundError: the worker was counted as lost.
     """
-    if event.uid not in core.state.workers:
-        raise NotFoundError(f"the worker {event.uid} is unknown", did="it was counted as lost", hint="register again")
-    _set_worker_deadline(core, event.uid, core.config.worker_timeout_ms)
-    core.transient.confirmed_releases[event.uid] = event.last_release
-    for task_id, progress in event.progress.items():
-        task = core.state.tasks.get(task_id)
-        if task is not None and task.worker == event.uid and task.incarnation == progress.incarnation:
+    if report.uid not in core.state.workers:
+        raise NotFoundError(f"the worker {report.uid} is unknown", did="it was counted as lost", hint="register again")
+    _set_worker_deadline(core, report.uid, core.config.worker_timeout_ms)
+    core.transient.confirmed_releases[report.uid] = report.last_release
+    for progress in report.tasks:
+        task = core.state.tasks.get(progress.task_id)
+        if task is not None and task.worker == report.uid and task.incarnation == progress.incarnation:
             _update_progress(core, task, progress)
     # The worker still serves clients that left while it was disconnected: release them, so that others get their
     # elements.
-    for client_id in event.clients - core.state.clients.keys():
-        jobs.release_client(core, event.uid, client_id, died=True)
-    for task_id in event.partial:
-        cached_iterations.close_iteration(core, task_id)
-    for task_id in event.ended:
+    served = frozenset(client_id for task in report.tasks for client_id in task.clients)
+    for client_id in served - core.state.clients.keys():
+        jobs.release_client(core, report.uid, client_id, died=True)
+    for task_report in report.tasks:
+        if task_report.partial:
+            cached_iterations.close_iteration(core, task_report.task_id)
+    for task_id in report.ended:
         task = core.state.tasks.get(task_id)
-        if task is not None and task.worker == event.uid:  # otherwise the task has been reassigned
+        if task is not None and task.worker == report.uid:  # otherwise the task has been reassigned
             jobs.end_task(core, task_id)
 
 
-def _update_progress(core: Context, task: Task, progress: e.Progress) -> None:
+def _update_progress(core: Context, task: Task, progress: TaskReport) -> None:
     before = core.transient.progress.get(task.task_id)
     core.transient.progress[task.task_id] = progress
     index = progress.resume_position.index if progress.resume_position is not None else 0
@@ -203,17 +206,17 @@ def _fully_read_iterations(core: Context, worker: Worker | None) -> set[tuple[st
     return {(task.job, task.iteration) for task in tasks if task.ended and not _dynamic(core, task)}
 
 
-def _add_worker(core: Context, event: e.WorkerArrives, before: Worker | None) -> Worker:
+def _add_worker(core: Context, report: WorkerReport, before: Worker | None) -> Worker:
     """Add a worker. If `before` had the same address, the new process replaces it and keeps its name."""
-    index = _find_static_index(core, event.address)
-    name = before.name if before else event.name or f"w{core.next_number('worker')}"
+    index = _find_static_index(core, report.address)
+    name = before.name if before else report.name or f"w{core.next_number('worker')}"
     core.record(
         r.WorkerJoined(
-            uid=event.uid,
+            uid=report.uid,
             name=name,
-            address=event.address,
-            isolation=event.isolation,
-            pid=event.pid,
+            address=report.address,
+            isolation=report.isolation,
+            pid=report.pid,
             static_index=index,
         )
     )
@@ -223,7 +226,7 @@ def _add_worker(core: Context, event: e.WorkerArrives, before: Worker | None) ->
         core.record(r.WorkerLeft(uid=before.uid))
         core.transient.forget_worker(before.uid)
     core.instruct(e.Announce(level="info", text=f"worker {name} {'came back' if before else 'joined'}"))
-    return core.state.workers[event.uid]
+    return core.state.workers[report.uid]
 
 
 def _find_static_index(core: Context, address: str) -> int:

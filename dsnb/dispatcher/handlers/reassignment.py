@@ -62,7 +62,10 @@ def unassign(core: Context, task: Task, worker: str, reason: str, *, died: bool 
         died: Whether the worker died, in which case the task may be the cause.
     """
     progress = core.transient.progress.get(task.task_id)
-    consumed = progress.trainers if progress is not None else ()
+    consumed = tuple(
+        TrainerPosition(trainer_id=trainer.trainer_id, offset=trainer.offset, consumed=trainer.consumed_beyond)
+        for trainer in (progress.trainers if progress is not None else ())
+    )
     core.transient.forget_progress(task.task_id)
     core.record(r.TaskUnassigned(task_id=task.task_id, worker=worker, reason=reason, trainers=consumed, died=died))
     core.transient.holdings[task.task_id] = {}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.split_ranges import Provider
 from dsnb.dispatcher.state import Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.wire.messages import SplitGrant, SplitsReply, SplitsRequest
 
 
-def assign_splits(core: Context, event: e.SplitsRequested) -> e.Splits:
+def assign_splits(core: Context, request: SplitsRequest) -> SplitsReply:
     """The next range of splits for a task: at least one split, and fewer as less work is left.
 
     A request for an older repetition than the provider's is answered with `done`. A request for a newer repetition
@@ -21,48 +21,45 @@ def assign_splits(core: Context, event: e.SplitsRequested) -> e.Splits:
         InvalidArgumentError: the task has no such provider.
         FailedPreconditionError: the cursor matches neither the last answer nor the next.
     """
-    task = core.state.tasks.get(event.task_id)
+    task = core.state.tasks.get(request.task_id)
     if task is None:
-        raise NotFoundError(f"the task {event.task_id} is unknown", did="no split was given")
-    if task.unassignment is not None or task.incarnation != event.incarnation:
-        raise NotFoundError(f"the task {event.task_id} belongs to another worker now", did="no split was given")
+        raise NotFoundError(f"the task {request.task_id} is unknown", did="no split was given")
+    if task.unassignment is not None or task.incarnation != request.incarnation:
+        raise NotFoundError(f"the task {request.task_id} belongs to another worker now", did="no split was given")
     iteration = core.state.iteration(task.job, task.iteration)
-    if not 0 <= event.provider < len(iteration.providers):
-        raise InvalidArgumentError(f"the task {event.task_id} has no split provider {event.provider}")
-    provider = iteration.providers[event.provider]
-    given = task.grants.get(event.provider)
+    if not 0 <= request.provider < len(iteration.providers):
+        raise InvalidArgumentError(f"the task {request.task_id} has no split provider {request.provider}")
+    provider = iteration.providers[request.provider]
+    given = task.grants.get(request.provider)
     # The worker repeats a request whose answer was lost: same cursor, same splits.
-    if given and (given.repetition, given.cursor) == (event.repetition, event.cursor):
-        return e.Splits(first=given.first, end=given.end)
-    _check_cursor(task, event)
-    if event.repetition < provider.repetition or task.splits_refused:
-        return e.Splits(done=True)
+    if given and (given.repetition, given.cursor) == (request.repetition, request.cursor):
+        return SplitsReply(first=given.first, end=given.end)
+    _check_cursor(task, request)
+    if request.repetition < provider.repetition or task.splits_refused:
+        return SplitsReply(done=True)
     # In a coordinated read a draining task still gets splits: the consumers agree on the round at which it ends.
     leaving = core.state.workers[task.worker].draining and iteration.rounds is None
-    if leaving and _has_splits_left(provider, event.repetition):
+    if leaving and _has_splits_left(provider, request.repetition):
         core.record(r.SplitsRefused(task_id=task.task_id))
-        return e.Splits(done=True)
-    if event.repetition > provider.repetition:
-        _begin_repetition(core, task, event.provider, event.repetition)
+        return SplitsReply(done=True)
+    if request.repetition > provider.repetition:
+        _begin_repetition(core, task, request.provider, request.repetition)
     if provider.next == provider.count:
-        _begin_repetition(core, task, event.provider, event.repetition + 1)
-        return e.Splits(done=True)
-    end = provider.next + _grant_size(provider, len(iteration.tasks), event.want)
-    core.record(
-        r.SplitsGiven(
-            task_id=task.task_id,
-            provider=event.provider,
-            repetition=event.repetition,
-            cursor=event.cursor,
-            first=provider.next,
-            end=end,
-        )
+        _begin_repetition(core, task, request.provider, request.repetition + 1)
+        return SplitsReply(done=True)
+    end = provider.next + _grant_size(provider, len(iteration.tasks), request.want)
+    grant = SplitGrant(
+        provider=request.provider,
+        repetition=request.repetition,
+        cursor=request.cursor,
+        first=provider.next,
+        end=end,
     )
-    grant = task.grants[event.provider]
-    return e.Splits(first=grant.first, end=grant.end)
+    core.record(r.SplitsGiven(task_id=task.task_id, grant=grant))
+    return SplitsReply(first=grant.first, end=grant.end)
 
 
-def restore_grant(core: Context, task: Task, reported: e.ReportedGrant) -> None:
+def restore_grant(core: Context, task: Task, reported: SplitGrant) -> None:
     """Record the last grant of a task as its reconnected worker reports it, if the journal has an older one.
 
     A power failure may take the last records of the journal. The splits may have been given to other tasks since; then
@@ -79,28 +76,19 @@ def restore_grant(core: Context, task: Task, reported: e.ReportedGrant) -> None:
         if other is not task and run and run.repetition == reported.repetition:
             if run.first < reported.end and reported.first < run.end:
                 return
-    core.record(
-        r.SplitsReported(
-            task_id=task.task_id,
-            provider=reported.provider,
-            repetition=reported.repetition,
-            cursor=reported.cursor,
-            first=reported.first,
-            end=reported.end,
-        )
-    )
+    core.record(r.SplitsReported(task_id=task.task_id, grant=reported))
 
 
-def _check_cursor(task: Task, event: e.SplitsRequested) -> None:
-    given = task.grants.get(event.provider)
+def _check_cursor(task: Task, request: SplitsRequest) -> None:
+    given = task.grants.get(request.provider)
     expected = 0
-    if given and given.repetition == event.repetition:
+    if given and given.repetition == request.repetition:
         expected = given.cursor + given.end - given.first
-    elif given and given.repetition > event.repetition:
+    elif given and given.repetition > request.repetition:
         return  # a late request for an older repetition; `assign_splits` answers it with `done`
-    if event.cursor != expected:
+    if request.cursor != expected:
         raise FailedPreconditionError(
-            f"the task {task.task_id} asks for splits from {event.cursor} on, and had {expected}",
+            f"the task {task.task_id} asks for splits from {request.cursor} on, and had {expected}",
             did="no split was given",
         )
 
