@@ -133,6 +133,8 @@ class Context:
         self.config = config
         self.state = state or State()
         self.now = now
+        self.entropy = 0
+        """The entropy of an iteration that the current event creates."""
         self.transient = _transient_state(config, self.state, now)
         self.records: list[Record] = []
         self.instructions: list[Instruction] = []

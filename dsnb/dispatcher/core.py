@@ -16,21 +16,23 @@ from typing import Any
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import invariants
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import admin, jobs, membership, reassignment, registration, rounds, splits
+from dsnb.dispatcher.handlers import admin, jobs, membership, registration, rounds, splits
 from dsnb.dispatcher.records import ServiceBegun
-from dsnb.wire.messages import SplitsRequest, WorkerReport
+from dsnb.wire import messages as m
 
 
 class Core(Context):
     """Makes the decisions of one service; `Context` describes the arguments."""
 
-    def handle(self, event: e.Event, now: float) -> e.Decision:
-        """Decide what an event leads to. Errors are returned in the decision, not raised.
+    def handle(self, event: e.Event, now: float, entropy: int = 0) -> e.Decision:
+        """Decide what an event leads to, at the time `now` in seconds; an iteration that it creates gets `entropy`.
+
+        Errors are returned in the decision, not raised.
 
         This includes bugs of dsnb: records made before the exception have changed the state already, so the journal
         must get them.
         """
-        self.now = now
+        self.now, self.entropy = now, entropy
         self.records, self.instructions = [], []
         reply, error = None, None
         try:
@@ -64,25 +66,17 @@ def _begin(core: Context, event: e.DispatcherStarts) -> None:
 _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     e.DispatcherStarts: _begin,
     e.RegisterDataset: registration.register,
-    e.Join: jobs.join,
-    e.TasksReadToEnd: jobs.confirm_end,
-    e.HoldingsReported: reassignment.holdings_reported,
-    e.ForgetJob: jobs.forget,
-    e.ForgetDataset: registration.forget,
-    e.PauseJob: admin.pause,
-    e.ResumeJob: admin.resume,
-    e.CancelJob: admin.cancel,
-    e.DrainWorker: admin.drain,
-    e.RemoveWorker: admin.remove,
-    e.ClientHeartbeat: membership.client_heartbeat,
+    m.JoinRequest: jobs.join,
+    m.EndRequest: jobs.confirm_end,
+    m.ClientReport: membership.client_reported,
+    m.ForgetRequest: registration.forget,
+    m.ControlRequest: admin.control,
     e.ClientDisconnected: membership.client_disconnected,
-    e.ConsumerReported: rounds.consumer_reported,
-    e.ClientLeaves: membership.client_leaves,
     e.WorkerArrives: membership.worker_arrives,
-    WorkerReport: membership.worker_reported,
+    m.WorkerReport: membership.worker_reported,
     e.WorkerDisconnected: membership.worker_disconnected,
     e.WorkerDrains: membership.worker_drains,
     e.WorkerLeaves: membership.worker_leaves,
-    SplitsRequest: splits.assign_splits,
+    m.SplitsRequest: splits.assign_splits,
     e.Tick: membership.tick,
 }

@@ -1,4 +1,8 @@
-"""Events that the dispatcher's core handles, instructions that it returns, and the replies to callers."""
+"""Events that the dispatcher's core handles, instructions that it returns, and the replies to callers.
+
+The requests and reports of clients and workers are events themselves. The classes here are events that are no message,
+or have more than the message.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,16 @@ from typing import Any
 import msgspec
 
 from dsnb.dispatcher.records import Record
-from dsnb.wire.messages import EndedTask, IterationPosition, Loss, SplitsRequest, TaskHolding, WorkerReport
-from dsnb.wire.schedule import ConsumerReport
+from dsnb.wire.messages import (
+    ClientReport,
+    ControlRequest,
+    EndRequest,
+    ForgetRequest,
+    JoinRequest,
+    Loss,
+    SplitsRequest,
+    WorkerReport,
+)
 
 # ---- events
 
@@ -38,80 +50,10 @@ class RegisterDataset(msgspec.Struct, frozen=True, kw_only=True):
     inexact_reason: str = ""
 
 
-class Join(msgspec.Struct, frozen=True, kw_only=True):
-    """A client begins to read.
-
-    Attributes:
-        job_name: The job to join; empty for an anonymous job.
-        complete_only: Whether a trainer wants every element, and so joins no closed iteration.
-        entropy: The entropy of the iteration, if this client creates it.
-        position: Create the iteration at this position; None to join the iteration or begin it at the beginning.
-        skip_finished: Join the first iteration from `iteration` on that is not finished.
-        previous_client_id: The id that the client had before it was counted as lost; empty for a new client.
-        previous_iteration: The iteration that it read under that id, and now joins again.
-        holdings: What it consumed and holds from that time.
-    """
-
-    dataset_id: str
-    job_name: str
-    mode: str
-    cached: bool
-    trainer_id: str
-    compression: str
-    target_workers: str
-    iteration: int
-    complete_only: bool = False
-    entropy: int = 0
-    position: IterationPosition | None = None
-    num_consumers: int = 0
-    consumer_index: int = 0
-    skip_finished: bool = False
-    previous_client_id: str = ""
-    previous_iteration: int = 0
-    holdings: tuple[TaskHolding, ...] = ()
-
-
-class TasksReadToEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A client has read these tasks to their end and asks whether its iteration is over.
-
-    `elements` is how many elements it received; -1 if that is unknown.
-    """
-
-    client_id: str
-    ended: tuple[EndedTask, ...]
-    elements: int = -1
-
-
-class HoldingsReported(msgspec.Struct, frozen=True, kw_only=True):
-    """A client reports its holdings of unassigned tasks."""
-
-    client_id: str
-    holdings: tuple[TaskHolding, ...]
-
-
-class ClientHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    client_id: str
-
-
-class ConsumerReported(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer of a coordinated read reports where it is."""
-
-    client_id: str
-    report: ConsumerReport
-
-
 class ClientDisconnected(msgspec.Struct, frozen=True, kw_only=True):
     """A client's control stream broke; the client may reconnect."""
 
     client_id: str
-
-
-class ClientLeaves(msgspec.Struct, frozen=True, kw_only=True):
-    """A client leaves and reports its holdings; or it is taken to have `died`."""
-
-    client_id: str
-    died: bool = False
-    holdings: tuple[TaskHolding, ...] = ()
 
 
 class WorkerArrives(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,48 +81,6 @@ class WorkerLeaves(msgspec.Struct, frozen=True, kw_only=True):
     exit_reason: str = ""
 
 
-class ForgetJob(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-
-
-class ForgetDataset(msgspec.Struct, frozen=True, kw_only=True):
-    dataset_id: str
-
-
-class PauseJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Pause a job: its tasks produce and send nothing.
-
-    `requested_by` is the user who asked for it, for display; the next four events have it too.
-    """
-
-    name: str
-    requested_by: str
-
-
-class ResumeJob(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    requested_by: str
-
-
-class CancelJob(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    requested_by: str
-
-
-class DrainWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """Have a worker, given by name, address or uid, finish what it has and leave."""
-
-    name: str
-    requested_by: str
-
-
-class RemoveWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """Have a worker, given by name, address or uid, leave at once."""
-
-    name: str
-    requested_by: str
-
-
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Check all deadlines; the shell sends this at a fixed interval."""
 
@@ -188,26 +88,18 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 Event = (
     DispatcherStarts
     | RegisterDataset
-    | Join
-    | TasksReadToEnd
-    | HoldingsReported
-    | ClientHeartbeat
+    | JoinRequest
+    | EndRequest
+    | ClientReport
+    | ForgetRequest
+    | ControlRequest
     | ClientDisconnected
-    | ConsumerReported
-    | ClientLeaves
     | WorkerArrives
     | WorkerReport
     | WorkerDisconnected
     | WorkerDrains
     | WorkerLeaves
     | SplitsRequest
-    | ForgetJob
-    | ForgetDataset
-    | PauseJob
-    | ResumeJob
-    | CancelJob
-    | DrainWorker
-    | RemoveWorker
     | Tick
 )
 
@@ -332,19 +224,3 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset_id: str
     difference: str = ""
-
-
-class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `Join`: the iteration that the client reads."""
-
-    client_id: str
-    job: str
-    iteration: int
-    finished: bool
-    other_clients: int
-    missing_shards: tuple[str, ...] = ()
-    """Descriptions of the shards that no worker ever had."""
-    loss_count: int = 0
-    """How many losses the iteration had before; the client is notified of later ones only."""
-    paused_by: str = ""
-    """The user who paused the job; empty if it is not paused."""

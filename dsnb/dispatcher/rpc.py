@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import grpc
+from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.control import run_action
@@ -130,43 +130,9 @@ class DispatcherServicer:
                 hint="start it again, or read from another one",
             )
         with dispatcher.locked():
-            joined: e.Joined = dispatcher.handle(
-                e.Join(
-                    dataset_id=request.dataset_id,
-                    job_name=request.job_name,
-                    mode=request.mode,
-                    cached=request.cached,
-                    trainer_id=request.trainer_id,
-                    compression=request.compression,
-                    target_workers=request.target_workers,
-                    iteration=request.iteration,
-                    complete_only=request.complete_only,
-                    entropy=secrets.randbits(63),
-                    position=request.position,
-                    num_consumers=request.num_consumers,
-                    consumer_index=request.consumer_index,
-                    skip_finished=request.skip_finished,
-                    previous_client_id=request.previous_client_id,
-                    previous_iteration=request.previous_iteration,
-                    holdings=request.holdings,
-                )
-            )
-            dispatcher.statistics.client_joined(joined.client_id, joined.job, request.trainer_id)
-            return m.JoinReply(
-                client_id=joined.client_id,
-                job_name=joined.job,
-                iteration=joined.iteration,
-                tasks=dispatcher.task_infos(joined.job, joined.iteration),
-                finished=joined.finished,
-                other_clients=joined.other_clients,
-                missing_shards=joined.missing_shards,
-                loss_count=joined.loss_count,
-                instance=dispatcher.core.state.instance,
-                report_interval_ms=dispatcher.config.client_report_interval_ms,
-                paused_by=joined.paused_by,
-                consumer_timeout_ms=dispatcher.config.consumer_timeout_ms,
-                client_timeout_ms=dispatcher.config.client_timeout_ms,
-            )
+            joined: m.JoinReply = dispatcher.handle(request)
+            dispatcher.statistics.client_joined(joined.client_id, joined.job_name, request.trainer_id)
+            return replace(joined, tasks=dispatcher.task_infos(joined.job_name, joined.iteration))
 
     def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.IterationPosition:
         with self._dispatcher.locked():
@@ -179,10 +145,7 @@ class DispatcherServicer:
             known = self._dispatcher.core.state.clients.get(request.client_id)
             if known is not None and known.cancelled_by:
                 return m.EndReply(cancelled_by=known.cancelled_by)
-            elements = request.final_report.elements if request.final_report is not None else -1
-            finished = self._dispatcher.handle(
-                e.TasksReadToEnd(client_id=request.client_id, ended=request.ended, elements=elements)
-            )
+            finished = self._dispatcher.handle(request)
             client = self._dispatcher.core.state.clients[request.client_id]
             if not finished:
                 return m.EndReply(tasks=self._dispatcher.task_infos(client.job, client.iteration))
@@ -197,8 +160,7 @@ class DispatcherServicer:
             return m.EndReply(finished=True, sole_client=sole_client)
 
     def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:
-        forgotten = e.ForgetDataset(dataset_id=request.dataset_id) if request.dataset_id else None
-        self._dispatcher.handle(forgotten or e.ForgetJob(name=request.job_name))
+        self._dispatcher.handle(request)
         return m.Empty()
 
     def evict_trainer(self, request: m.EvictTrainerRequest, _context: grpc.ServicerContext) -> m.Empty:
@@ -215,9 +177,9 @@ class DispatcherServicer:
         dispatcher, first = self._dispatcher, next(reports)
         outbox: Outbox[m.ClientUpdate] = Outbox()
         with dispatcher.locked():
-            if first.instance != dispatcher.core.state.instance:  # another service issued this client id
+            # Another service may have issued this client id.
+            if first.instance != dispatcher.core.state.instance or first.client_id not in dispatcher.core.state.clients:
                 raise unknown_client_error(first.client_id)
-            dispatcher.handle(e.ClientHeartbeat(client_id=first.client_id))
             old = dispatcher.client_outboxes.get(first.client_id)
             if old is not None:
                 old.messages.put(None)

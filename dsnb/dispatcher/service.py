@@ -121,7 +121,7 @@ class Dispatcher:
         """
         with self._changed:
             self._commit()  # an earlier decision that could not be written: records must stay in order
-            self._uncommitted = decision = self.core.handle(event, time.monotonic())
+            self._uncommitted = decision = self.core.handle(event, time.monotonic(), secrets.randbits(63))
             self._commit()
             if decision.bug is not None:
                 self.report_bug(decision.bug, "coordinated reads")
@@ -371,12 +371,7 @@ class Dispatcher:
                 outbox = self.client_outboxes.get(report.client_id)
                 if outbox is not None:
                     outbox.answered_seq = max(outbox.answered_seq, report.seq)
-            if report.consumer is not None:
-                self.handle(e.ConsumerReported(client_id=report.client_id, report=report.consumer))
-            if report.holdings and not report.leaving:
-                self.handle(e.HoldingsReported(client_id=report.client_id, holdings=report.holdings))
-            leaving = e.ClientLeaves(client_id=report.client_id, holdings=report.holdings)
-            self.handle(leaving if report.leaving else e.ClientHeartbeat(client_id=report.client_id))
+            self.handle(report)
 
     def collect_reports(self) -> None:
         """Request reports from all clients and workers, and wait briefly for them, so that a status is up to date."""

@@ -15,7 +15,6 @@ import dsnb
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.reader import ReadStage
 from dsnb.dispatcher import core
-from dsnb.dispatcher.events import TasksReadToEnd
 from dsnb.errors import (
     CancelledError,
     DataLossWarning,
@@ -28,6 +27,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.pipeline.engine.stage import as_list
+from dsnb.wire.messages import EndRequest
 from tests.support.cluster import Cluster
 from tests.support.reading import Gate
 from tests.support.waiting import wait_for
@@ -251,7 +251,7 @@ def test_an_end_that_cannot_be_confirmed_for_a_bug_is_no_silent_end(
 
     stage = stage_of(cluster, dsnb.Dataset.range(10))
     got = pull(stage, 10)
-    monkeypatch.setitem(core._HANDLERS, TasksReadToEnd, broken)
+    monkeypatch.setitem(core._HANDLERS, EndRequest, broken)
     with pytest.raises(DsnbError, match="ConfirmEnd failed with KeyError: 'a bug of the dispatcher'"):
         stage.pull(1)
     assert rest(stage) == []

@@ -23,6 +23,7 @@ from dsnb.wire.messages import (
     EndedTask,
     FinishedSplits,
     IndexRange,
+    JoinRequest,
     Loss,
     LostReader,
     ResumePosition,
@@ -469,7 +470,7 @@ class SimClient:
     """A client and what it was told: the tasks of its pass, losses, whether it is over."""
 
     client_id: str
-    joined: e.Join
+    joined: JoinRequest
     job: str
     number: int
     trainer: str = ""

@@ -18,7 +18,7 @@ from dsnb.dispatcher.handlers.positions import start_position_of
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.state import State, Task, replay
 from dsnb.errors import DsnbError
-from dsnb.wire.messages import Loss, TaskInfo, TrainerPosition, WorkerReport
+from dsnb.wire.messages import ClientReport, JoinReply, JoinRequest, Loss, TaskInfo, TrainerPosition, WorkerReport
 from dsnb.wire.ranges import Ranges
 from tests.dispatcher.actors import Order, Pipeline, SimClient, SimTask, SimWorker
 from tests.dispatcher.books import PassBook, TaskBook
@@ -85,6 +85,7 @@ class Model:
         self._pass_of: dict[str, PassBook] = {}
         self._read_by: dict[str, PassBook] = {}
         self._twin, self._replayed = State(), 0
+        self.entropy = 4711
         self.dies = False
         """Whether the dispatcher dies when the next decision is kept: nobody hears of it."""
         self.sound = True
@@ -93,7 +94,8 @@ class Model:
     def handle(self, event: e.Event) -> e.Decision:
         """Let the core decide, take in what came of it, and check everything."""
         self.sound = False
-        decision = self.core.handle(event, self.now)
+        self.entropy += 1  # another one for each event
+        decision = self.core.handle(event, self.now, self.entropy)
         raise_bugs(decision)
         self.records += decision.records
         self.journal.append(decision.records)
@@ -105,14 +107,14 @@ class Model:
             self._note_told(event)
         for record in decision.records:
             self._learn(record)
-            if isinstance(record, r.ClientJoined) and isinstance(event, e.Join):
+            if isinstance(record, r.ClientJoined) and isinstance(event, JoinRequest):
                 book = self.passes[record.job, record.iteration]
                 book.come(event.trainer_id, whole=event.complete_only and book.pipeline.length is not None)
         if self.dies:
             raise DispatcherDied
         for instruction in decision.instructions:
             self._obey(instruction)
-        if isinstance(event, e.Join) and isinstance(decision.reply, e.Joined):
+        if isinstance(event, JoinRequest) and isinstance(decision.reply, JoinReply):
             self._welcome(event, decision.reply)  # nothing is told to a client before it has its answer
         self.check()
         self.sound = True
@@ -129,7 +131,7 @@ class Model:
                 task.told.clear()
         for orphan in self.core.state.clients.keys() - self.clients.keys():  # it never learned that it was let in
             known = self.core.state.clients[orphan]
-            joined = e.Join(
+            joined = JoinRequest(
                 dataset_id="", job_name=known.job, mode="", cached=False, trainer_id=known.trainer_id, compression="",
                 target_workers="", iteration=0,
             )  # fmt: skip
@@ -235,7 +237,7 @@ class Model:
                         for t in report.trainers
                     ]
                     self._pass_of[task.task_id].tasks[task.task_id].note_known(known, for_good=False)
-        elif isinstance(event, e.HoldingsReported):
+        elif isinstance(event, ClientReport) and not event.leaving and event.client_id in self.clients:
             trainer = self.clients[event.client_id].trainer
             for holding in event.holdings:
                 book = self._pass_of.get(holding.task_id)
@@ -392,8 +394,8 @@ class Model:
 
     # ---- what follows from instructions
 
-    def _welcome(self, event: e.Join, joined: e.Joined) -> None:
-        client = SimClient(joined.client_id, event, joined.job, joined.iteration, heard=joined.loss_count)
+    def _welcome(self, event: JoinRequest, joined: JoinReply) -> None:
+        client = SimClient(joined.client_id, event, joined.job_name, joined.iteration, heard=joined.loss_count)
         client.trainer = event.trainer_id if event.cached else ""
         client.before = {holding.task_id: holding for holding in event.holdings}
         client.patience = self.patience(client)

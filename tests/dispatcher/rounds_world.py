@@ -15,7 +15,7 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, replay
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
-from dsnb.wire.messages import WorkerReport
+from dsnb.wire.messages import ClientReport, ControlRequest, JoinRequest, WorkerReport
 from dsnb.wire.schedule import RoundsUpdate, consumer_name
 from dsnb.worker.round_log import RoundLog
 from tests.dispatcher.model import raise_bugs
@@ -122,7 +122,7 @@ class World:
         """A consumer comes; one that is there already has died without a word."""
         self.came_again |= index in self.consumers or any(s.ever_joined for s in self._standings(index))
         joined = self.handle(
-            e.Join(
+            JoinRequest(
                 dataset_id=self.dataset, job_name="job", mode="OFF", cached=False, trainer_id=consumer_name(index),
                 compression="AUTO", target_workers="AUTO", iteration=0, num_consumers=self.count, consumer_index=index,
             )
@@ -137,12 +137,11 @@ class World:
         """A consumer says goodbye, and where it is."""
         consumer = self.consumers.pop(index, None)
         if consumer is not None:
-            self.handle(e.ConsumerReported(client_id=consumer.client, report=consumer.rounds.report()))
-            self.handle(e.ClientLeaves(client_id=consumer.client))
+            self.handle(ClientReport(client_id=consumer.client, consumer=consumer.rounds.report(), leaving=True))
 
     def cancel(self) -> None:
         """The job is cancelled, and each consumer hears of it and leaves."""
-        self.handle(e.CancelJob(name="job", requested_by="anna"))
+        self.handle(ControlRequest(action="cancel", name="job", requested_by="anna"))
         for index in list(self.consumers):
             self.leave(index)
 
@@ -185,7 +184,7 @@ class World:
 
     def tell_dispatcher(self, consumer: SimConsumer) -> None:
         if consumer.up:
-            self.handle(e.ConsumerReported(client_id=consumer.client, report=consumer.up.popleft()))
+            self.handle(ClientReport(client_id=consumer.client, consumer=consumer.up.popleft()))
 
     def say(self, consumer: SimConsumer, task: Task) -> None:
         """A consumer acknowledges."""

@@ -8,10 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.config import DispatcherConfig
-from dsnb.wire.messages import SplitsReply, SplitsRequest
+from dsnb.wire.messages import (
+    ClientReport,
+    ControlRequest,
+    EndRequest,
+    ForgetRequest,
+    JoinRequest,
+    SplitsReply,
+    SplitsRequest,
+)
 from tests.dispatcher.actors import Pipeline, SimClient, SimHold, SimTask, SimWorker
 from tests.dispatcher.model import Model, Seen
 
@@ -100,20 +110,20 @@ class Service(Model):
             "target_workers": "AUTO",
             "iteration": 0,
         }
-        joined = self.call(e.Join(**{**fields, **changes}))
+        joined = self.call(JoinRequest(**{**fields, **changes}))
         return self.clients[joined.client_id]
 
     def forget(self, job: str) -> None:
-        self.call(e.ForgetJob(name=job))
+        self.call(ForgetRequest(job_name=job))
 
     def pause(self, job: str) -> str:
-        return str(self.call(e.PauseJob(name=job, requested_by="anna")))
+        return str(self.call(ControlRequest(action="pause", name=job, requested_by="anna")))
 
     def resume(self, job: str) -> str:
-        return str(self.call(e.ResumeJob(name=job, requested_by="anna")))
+        return str(self.call(ControlRequest(action="resume", name=job, requested_by="anna")))
 
     def cancel(self, job: str) -> str:
-        return str(self.call(e.CancelJob(name=job, requested_by="anna")))
+        return str(self.call(ControlRequest(action="cancel", name=job, requested_by="anna")))
 
     # ---- workers
 
@@ -161,11 +171,11 @@ class Service(Model):
 
     def order_to_drain(self, worker: SimWorker) -> str:
         """Let somebody tell the dispatcher that a worker is to leave when it is done."""
-        return str(self.call(e.DrainWorker(name=worker.uid, requested_by="anna")))
+        return str(self.call(ControlRequest(action="drain", name=worker.uid, requested_by="anna")))
 
     def remove(self, worker: SimWorker) -> str:
         """Let somebody tell the dispatcher to do without a worker."""
-        return str(self.call(e.RemoveWorker(name=worker.address, requested_by="anna")))
+        return str(self.call(ControlRequest(action="remove", name=worker.address, requested_by="anna")))
 
     def stop(self, worker: SimWorker) -> None:
         """Let a worker say goodbye, and with its last report how far its tasks came."""
@@ -355,7 +365,7 @@ class Service(Model):
     def see_end(self, client: SimClient) -> bool:
         """Let a client say which tasks have ended for it, and ask whether that is all."""
         at_end = client.at_end
-        over = bool(self.call(e.TasksReadToEnd(client_id=client.client_id, ended=client.ended_tasks())))
+        over = bool(self.call(EndRequest(client_id=client.client_id, ended=client.ended_tasks())))
         if over and at_end:
             client.over = True
             self.check_over(client)
@@ -373,10 +383,7 @@ class Service(Model):
             client.connected = True
             self.show(client)
             self.catch_up(client)
-        holdings = client.holdings()
-        if holdings:
-            self.call(e.HoldingsReported(client_id=client.client_id, holdings=holdings))
-        self.call(e.ClientHeartbeat(client_id=client.client_id))
+        self.call(ClientReport(client_id=client.client_id, holdings=client.holdings()))
 
     def break_client(self, client: SimClient) -> None:
         """Let the connection of a client break, which may go on or not."""
@@ -390,7 +397,7 @@ class Service(Model):
         for hold in client.holds.values():
             hold.disconnect(client.client_id)
         del self.clients[client.client_id]
-        self.call(e.ClientLeaves(client_id=client.client_id, holdings=holdings))
+        self.call(ClientReport(client_id=client.client_id, leaving=True, holdings=holdings))
 
     def kill_client(self, client: SimClient, *, silently: bool = False) -> None:
         """Let a client's process die: its connection breaks, or with its host nobody notices."""
@@ -416,14 +423,12 @@ class Service(Model):
         self.forsaken.remove(client)
         for hold in client.holds.values():
             hold.disconnect(client.client_id)
-        again = e.Join(
-            **{
-                **{name: getattr(client.joined, name) for name in e.Join.__annotations__},
-                "job_name": client.job,
-                "previous_client_id": client.client_id,
-                "previous_iteration": client.number,
-                "holdings": client.consumed_holdings(),
-            }
+        again = replace(
+            client.joined,
+            job_name=client.job,
+            previous_client_id=client.client_id,
+            previous_iteration=client.number,
+            holdings=client.consumed_holdings(),
         )
         joined = self.call(again)
         self.seen.came_back += 1

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
+from dsnb.wire.messages import ClientReport, ControlRequest
 from dsnb.wire.schedule import ConsumerReport
 from tests.dispatcher.model import SimClient, SimWorker
 from tests.dispatcher.rounds_world import World
@@ -51,7 +51,7 @@ def test_pausing_twice_is_pausing_once_and_tells_who_did_it_first(reading: Readi
     reading.service.pause("train")
     assert said(reading.service) == ["job 'train' was paused by anna"]
     before = len(reading.service.records)
-    assert reading.service.call(e.PauseJob(name="train", requested_by="bert")) == "paused"
+    assert reading.service.call(ControlRequest(action="pause", name="train", requested_by="bert")) == "paused"
     assert len(reading.service.records) == before
     assert reading.service.core.state.jobs["train"].paused_by == "anna"
 
@@ -146,7 +146,7 @@ def test_what_a_consumer_says_after_its_job_was_cancelled_is_nothing_to_anybody(
     reading.service.cancel("rounds")
     said = ConsumerReport(round=3, begun=True)
     for client in (consumer, reading.client):  # the second one is no consumer at all
-        decision = reading.service.handle(e.ConsumerReported(client_id=client.client_id, report=said))
+        decision = reading.service.handle(ClientReport(client_id=client.client_id, consumer=said))
         assert (decision.error, decision.records) == (None, ())
 
 
@@ -197,16 +197,16 @@ def test_asking_a_worker_that_is_gone_to_leave_is_no_error(reading: Reading) -> 
 # ---- names
 
 
-@pytest.mark.parametrize("event", [e.PauseJob, e.ResumeJob, e.CancelJob])
-def test_a_job_that_there_is_not_is_told_with_those_that_are_like_it(reading: Reading, event: Any) -> None:
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel"])
+def test_a_job_that_there_is_not_is_told_with_those_that_are_like_it(reading: Reading, action: str) -> None:
     with pytest.raises(NotFoundError, match="there is no job 'trian'") as caught:
-        reading.service.call(event(name="trian", requested_by="anna"))
+        reading.service.call(ControlRequest(action=action, name="trian", requested_by="anna"))
     assert caught.value.did == "nothing was changed"
     assert caught.value.hint == "did you mean 'train'? jobs of this service: train"
 
 
-@pytest.mark.parametrize("event", [e.DrainWorker, e.RemoveWorker])
-def test_a_worker_that_there_is_not_is_told_with_those_that_there_are(reading: Reading, event: Any) -> None:
+@pytest.mark.parametrize("action", ["drain", "remove"])
+def test_a_worker_that_there_is_not_is_told_with_those_that_there_are(reading: Reading, action: str) -> None:
     with pytest.raises(NotFoundError, match="there is no worker 'w7'") as caught:
-        reading.service.call(event(name="w7", requested_by="anna"))
+        reading.service.call(ControlRequest(action=action, name="w7", requested_by="anna"))
     assert caught.value.hint == "workers of this service: w0 (host:w0), w1 (host:w1)"

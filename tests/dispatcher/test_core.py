@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from dsnb.dispatcher import events as e
 from dsnb.dispatcher.state import replay
 from dsnb.errors import DsnbError, InvalidArgumentError, NotFoundError
-from dsnb.wire.messages import SplitsRequest, WorkerReport
+from dsnb.wire.messages import ClientReport, SplitsRequest, WorkerReport
 from tests.dispatcher.actors import Pipeline, SimClient, SimTask, SimWorker
 from tests.dispatcher.model import DispatcherDied, Seen
 from tests.dispatcher.simulation import INTERVAL, Service
@@ -346,7 +345,7 @@ class CoreMachine(RuleBasedStateMachine):
         if client.client_id in self.service.clients:
             self.service.hear(client)
         else:
-            assert isinstance(self.service.handle(e.ClientHeartbeat(client_id=client.client_id)).error, NotFoundError)
+            assert isinstance(self.service.handle(ClientReport(client_id=client.client_id)).error, NotFoundError)
 
     @precondition(readers)
     @rule(number=pick)

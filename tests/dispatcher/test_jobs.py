@@ -10,7 +10,7 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher.handlers.jobs import MAX_FINISHED_ITERATIONS, had_single_client
 from dsnb.dispatcher.handlers.membership import JOBS_KEPT
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
-from dsnb.wire.messages import EndedTask, IterationPosition
+from dsnb.wire.messages import ClientReport, EndedTask, EndRequest, IterationPosition, JoinRequest
 from tests.dispatcher.actors import SimClient
 from tests.dispatcher.simulation import CONFIG, Service
 
@@ -93,7 +93,13 @@ def test_who_reads_beside_another_one_that_had_nothing_reads_alone(elements: int
 
     def alone_at_the_end(client: SimClient, elements: int) -> bool:
         ended = tuple(EndedTask(task_id=task, incarnation=1) for task in service.core.state.tasks)
-        assert service.call(e.TasksReadToEnd(client_id=client.client_id, ended=ended, elements=elements))
+        assert service.call(
+            EndRequest(
+                client_id=client.client_id,
+                ended=ended,
+                final_report=ClientReport(elements=elements) if elements >= 0 else None,
+            )
+        )
         return had_single_client(service.core, service.core.state.clients[client.client_id])
 
     assert not alone_at_the_end(first, elements), "the other one may have had something"
@@ -208,7 +214,7 @@ def test_a_client_learns_how_many_others_read_with_it() -> None:
     dataset = service.register(20)
     service.join(dataset, "train")
     joined = service.call(
-        e.Join(
+        JoinRequest(
             dataset_id=dataset, job_name="train", mode="DYNAMIC", cached=False, trainer_id="", compression="AUTO",
             target_workers="AUTO", iteration=0,
         )
@@ -252,7 +258,7 @@ def test_the_end_of_a_task_that_is_not_there_any_more_is_no_error() -> None:
     client = service.join(service.register(20), mode="OFF")
     tasks = tuple(EndedTask(task_id=task_id, incarnation=1) for task_id in client.tasks)
     service.stop(worker)
-    assert not service.call(e.TasksReadToEnd(client_id=client.client_id, ended=tasks))
+    assert not service.call(EndRequest(client_id=client.client_id, ended=tasks))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
-from dsnb.wire.messages import TaskReport, WorkerReport
+from dsnb.wire.messages import ClientReport, EndRequest, TaskReport, WorkerReport
 from tests.dispatcher.model import DispatcherDied, SimClient, SimWorker
 from tests.dispatcher.simulation import CONFIG, INTERVAL, Service
 
@@ -149,7 +149,7 @@ def test_a_worker_that_is_started_again_keeps_its_name_and_its_tasks_begin_again
 def test_a_reader_hears_of_the_loss_before_it_hears_of_the_new_incarnation() -> None:
     service, client, [worker] = at_work(mode="OFF")
     service.add_worker("again", worker.address)
-    service.call(e.HoldingsReported(client_id=client.client_id, holdings=client.holdings()))
+    service.call(ClientReport(client_id=client.client_id, holdings=client.holdings()))
     told = [type(i) for i in service.instructions if isinstance(i, e.NotifyLoss | e.NotifyClients)]
     assert told == [e.NotifyLoss, e.NotifyClients]
 
@@ -227,8 +227,8 @@ def test_a_client_that_was_given_up_is_told_what_to_do() -> None:
     service, client, _ = at_work()
     service.wait(CLIENT_S + INTERVAL, lambda: service.keep_alive(client))
     for event in (
-        e.ClientHeartbeat(client_id=client.client_id),
-        e.TasksReadToEnd(client_id=client.client_id, ended=()),
+        ClientReport(client_id=client.client_id),
+        EndRequest(client_id=client.client_id, ended=()),
     ):
         with pytest.raises(NotFoundError, match=f"Unknown iteration client id {client.client_id}") as caught:
             service.call(event)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from dsnb.dispatcher import events as e
 from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.elements.spec import TensorSpec, spec_to_json
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.wire.messages import ForgetRequest
 from tests.dispatcher.simulation import CONFIG, Service
 
 GC_S = CONFIG.job_gc_timeout_ms / 1000
@@ -73,7 +73,7 @@ def test_a_dataset_that_is_forgotten_takes_its_jobs_along_and_frees_its_id() -> 
     other = service.register(6)
     service.close(service.join("mine", "train"))
     service.close(service.join(other, "other"))
-    service.call(e.ForgetDataset(dataset_id="mine"))
+    service.call(ForgetRequest(dataset_id="mine"))
     assert list(service.core.state.jobs) == ["other"]
     assert service.register(9, dataset_id="mine", fingerprint="g") == "mine"
     assert known_dataset(service.core, "mine").fingerprint == "g"
@@ -86,9 +86,9 @@ def test_a_dataset_that_somebody_reads_is_not_forgotten() -> None:
     service.register(5, dataset_id="mine")
     service.join("mine", "train")
     with pytest.raises(FailedPreconditionError, match="the dataset 'mine' is read: the job 'train' has 1 client"):
-        service.call(e.ForgetDataset(dataset_id="mine"))
+        service.call(ForgetRequest(dataset_id="mine"))
     with pytest.raises(NotFoundError, match="Dataset id mien not found") as caught:
-        service.call(e.ForgetDataset(dataset_id="mien"))
+        service.call(ForgetRequest(dataset_id="mien"))
     assert "did you mean 'mine'?" in caught.value.hint
 
 

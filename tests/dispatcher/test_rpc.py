@@ -196,7 +196,7 @@ def test_a_client_that_was_given_up_while_it_followed_is_told(cluster: Cluster, 
     joined = callers.join()
     client = callers.client(joined.client_id)
     client.hear()
-    cluster.dispatcher._dispatcher.handle(e.ClientLeaves(client_id=joined.client_id))
+    cluster.dispatcher._dispatcher.handle(ClientReport(client_id=joined.client_id, leaving=True))
     client.wait_for_end()
     with pytest.raises(NotFoundError):
         callers.client(joined.client_id).hear()

@@ -17,7 +17,9 @@ from dsnb.wire.messages import (
     ClientRelease,
     ClientReport,
     ClientUpdate,
+    ForgetRequest,
     IndexRange,
+    JoinRequest,
     ResumePosition,
     SplitsRequest,
     TaskHolding,
@@ -51,7 +53,7 @@ class Service:
         return mailbox
 
     def client(self, job: str = "train", inexact: str = "") -> tuple[str, Outbox[ClientUpdate]]:
-        join = e.Join(
+        join = JoinRequest(
             dataset_id=self.dataset(inexact), job_name=job, mode="DYNAMIC", cached=False, trainer_id="",
             compression="AUTO", target_workers="AUTO", iteration=0,
         )  # fmt: skip
@@ -133,7 +135,7 @@ def test_whoever_is_gone_has_its_stream_ended() -> None:
     service = Service()
     worker = service.worker("w")
     client_id, client = service.client()
-    service.desk.handle(e.ClientLeaves(client_id=client_id))
+    service.desk.handle(ClientReport(client_id=client_id, leaving=True))
     assert read(client)[-1] is None
     assert read(worker)[-1].releases == (ClientRelease(client_id=client_id, number=1),)
     service.desk.handle(e.WorkerLeaves(uid="w"))
@@ -144,7 +146,7 @@ def test_whoever_is_gone_has_its_stream_ended() -> None:
 
 def test_the_callers_mistake_is_raised_to_the_caller() -> None:
     with pytest.raises(NotFoundError, match="there is no job 'nowhere'"):
-        Service().desk.handle(e.ForgetJob(name="nowhere"))
+        Service().desk.handle(ForgetRequest(job_name="nowhere"))
 
 
 def test_the_journal_leads_to_the_state_that_the_desk_has() -> None:
@@ -249,7 +251,7 @@ def test_blobs_of_a_dataset_that_is_dropped_are_let_go() -> None:
     client_id, _ = service.client("")
     job = service.desk.core.state.clients[client_id].job
     definition = service.desk.core.state.datasets[service.desk.core.state.jobs[job].dataset_id].definition
-    service.desk.handle(e.ClientLeaves(client_id=client_id))
+    service.desk.handle(ClientReport(client_id=client_id, leaving=True))
     service.desk.core.transient.datasets_unused_since = dict.fromkeys(
         service.desk.core.transient.datasets_unused_since, -1e9
     )
@@ -270,7 +272,7 @@ def test_a_bug_in_the_rounds_of_one_job_is_told_once_and_holds_up_nothing_else(
     desk.handle(lone_consumer(service.dataset(), "damaged"))
     desk.core.transient.consumer_states["damaged", 0] = []  # the consumer is not in it
     joined = desk.handle(lone_consumer(service.dataset(), "whole"))
-    desk.handle(e.ConsumerReported(client_id=joined.client_id, report=ConsumerReport(halt=1)))
+    desk.handle(ClientReport(client_id=joined.client_id, consumer=ConsumerReport(halt=1)))
     rounds = desk.core.state.jobs["whole"].iterations[0].rounds
     assert rounds is not None
     assert rounds.scheduled_client_ids == [joined.client_id]
@@ -279,8 +281,8 @@ def test_a_bug_in_the_rounds_of_one_job_is_told_once_and_holds_up_nothing_else(
     assert record.exc_info is not None
 
 
-def lone_consumer(dataset_id: str, job: str) -> e.Join:
-    return e.Join(
+def lone_consumer(dataset_id: str, job: str) -> JoinRequest:
+    return JoinRequest(
         dataset_id=dataset_id, job_name=job, mode="OFF", cached=False, trainer_id="consumer 0", compression="AUTO",
         target_workers="AUTO", iteration=0, num_consumers=1,
     )  # fmt: skip

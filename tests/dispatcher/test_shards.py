@@ -9,7 +9,7 @@ import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from dsnb.wire.messages import WorkerReport
+from dsnb.wire.messages import JoinRequest, WorkerReport
 from tests.dispatcher.model import SimClient
 from tests.dispatcher.simulation import CONFIG, Service
 
@@ -157,11 +157,13 @@ def test_without_any_worker_no_pass_begins_and_no_job_is_left() -> None:
 
 
 def test_all_shards_of_a_pass_have_one_entropy_and_keep_it() -> None:
-    service, _ = at_work(2, job_name="job", entropy=4711)
-    service.join("1000", "job", "DATA", entropy=1)
-    assert service.core.state.iteration("job", 0).entropy == 4711
+    service, _ = at_work(2, job_name="job")
+    entropy = service.core.state.iteration("job", 0).entropy
+    assert entropy
+    service.join("1000", "job", "DATA")
+    assert service.core.state.iteration("job", 0).entropy == entropy
     service.restart()
-    assert service.core.state.iteration("job", 0).entropy == 4711
+    assert service.core.state.iteration("job", 0).entropy == entropy
 
 
 # ---- with a list
@@ -180,7 +182,7 @@ def test_who_is_not_there_yet_gets_its_own_shard_when_it_comes_and_is_named_unti
     service.add_worker("c", "c:5000")
     dataset = service.register(20)
     joined = service.call(
-        e.Join(
+        JoinRequest(
             dataset_id=dataset, job_name="job", mode="DATA", cached=False, trainer_id="", compression="AUTO",
             target_workers="AUTO", iteration=0,
         )

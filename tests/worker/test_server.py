@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 import dsnb
-from dsnb.dispatcher.events import ClientLeaves
 from dsnb.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -21,7 +20,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.transfer import local
-from dsnb.wire.messages import JoinRequest, TaskOrder
+from dsnb.wire.messages import ClientReport, JoinRequest, TaskOrder
 from dsnb.wire.methods import JOIN
 from tests.support.cluster import Cluster
 from tests.support.ports import unused_port
@@ -174,7 +173,7 @@ def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin(
     order = worker._tasks.pop(task_id).order  # as if it had not come
 
     def answered_late(*_: object, **__: object) -> TaskOrder:
-        cluster.dispatcher._dispatcher.handle(ClientLeaves(client_id=joined.client_id))
+        cluster.dispatcher._dispatcher.handle(ClientReport(client_id=joined.client_id, leaving=True))
         wait_for(lambda: worker._dropped_while_fetching, what="the word to drop it")
         return order
 

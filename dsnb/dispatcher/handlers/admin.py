@@ -12,51 +12,68 @@ worker that is *removed* continue on other workers; elements that none of them c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.handlers import jobs, membership
 from dsnb.dispatcher.state import Job, Worker
-from dsnb.errors import NotFoundError, did_you_mean
+from dsnb.errors import InvalidArgumentError, NotFoundError, did_you_mean
+from dsnb.wire.messages import ControlRequest
 
 
-def pause(core: Context, event: e.PauseJob) -> str:
+def control(core: Context, request: ControlRequest) -> str:
+    """Carry out a request about a job or a worker, and return the state that the job or worker has then.
+
+    Raises:
+        NotFoundError: there is no such job or worker.
+        InvalidArgumentError: the action is unknown.
+    """
+    if request.action not in _ACTIONS:
+        raise InvalidArgumentError(
+            f"the action {request.action!r} is unknown", hint=f"use {', '.join((*_ACTIONS, 'scale'))}"
+        )
+    return _ACTIONS[request.action](core, request)
+
+
+def _pause(core: Context, request: ControlRequest) -> str:
     """Pause a job: its tasks produce and send nothing until it is resumed.
 
     Raises:
         NotFoundError: there is no such job.
     """
-    job = jobs.known_job(core, event.name)
+    job = jobs.known_job(core, request.name)
     if not job.paused_by:
-        core.record(r.JobPaused(name=job.name, paused_by=event.requested_by or "somebody"))
+        core.record(r.JobPaused(name=job.name, paused_by=request.requested_by or "somebody"))
         _notify_all(core, job)
-        _announce(core, f"job {job.name!r} was paused", event.requested_by)
+        _announce(core, f"job {job.name!r} was paused", request.requested_by)
     return "paused"
 
 
-def resume(core: Context, event: e.ResumeJob) -> str:
+def _resume(core: Context, request: ControlRequest) -> str:
     """Resume a paused job.
 
     Raises:
         NotFoundError: there is no such job.
     """
-    job = jobs.known_job(core, event.name)
+    job = jobs.known_job(core, request.name)
     if job.paused_by:
         core.record(r.JobResumed(name=job.name))
         _notify_all(core, job)
-        _announce(core, f"job {job.name!r} was resumed", event.requested_by)
+        _announce(core, f"job {job.name!r} was resumed", request.requested_by)
     return "running" if job.clients else "idle"
 
 
-def cancel(core: Context, event: e.CancelJob) -> str:
+def _cancel(core: Context, request: ControlRequest) -> str:
     """Drop a job and notify all of its clients.
 
     Raises:
         NotFoundError: there is no such job, and no job of that name was cancelled recently.
     """
-    if event.name in core.state.cancelled_jobs:
+    if request.name in core.state.cancelled_jobs:
         return "cancelled"
-    job, by = jobs.known_job(core, event.name), event.requested_by or "somebody"
+    job, by = jobs.known_job(core, request.name), request.requested_by or "somebody"
     clients = job.clients
     for iteration in job.iterations.values():
         jobs.free_iteration(core, job, iteration)
@@ -66,36 +83,36 @@ def cancel(core: Context, event: e.CancelJob) -> str:
         core.transient.datasets_unused_since[job.dataset_id] = core.now
     core.instruct(*(e.NotifyCancelled(client_id=client_id, cancelled_by=by) for client_id in clients))
     readers = f"; {len(clients)} reader{'' if len(clients) == 1 else 's'} ended" if clients else ""
-    _announce(core, f"job {job.name!r} was cancelled", event.requested_by, readers)
+    _announce(core, f"job {job.name!r} was cancelled", request.requested_by, readers)
     return "cancelled"
 
 
-def drain(core: Context, event: e.DrainWorker) -> str:
+def _drain(core: Context, request: ControlRequest) -> str:
     """Have a worker finish what it has and leave.
 
     Raises:
         NotFoundError: there is no such worker, and there was none recently.
     """
-    worker = find_worker(core, event.name)
+    worker = find_worker(core, request.name)
     if worker is None:
         return "gone"
     if not worker.draining:
         membership.worker_drains(core, e.WorkerDrains(uid=worker.uid))
-        _announce(core, f"worker {worker.name} drains", event.requested_by)
+        _announce(core, f"worker {worker.name} drains", request.requested_by)
     core.instruct(e.SendDrainOrder(worker=worker.uid))
     return "draining"
 
 
-def remove(core: Context, event: e.RemoveWorker) -> str:
+def _remove(core: Context, request: ControlRequest) -> str:
     """Remove a worker at once, as if it had been lost.
 
     Raises:
         NotFoundError: there is no such worker, and there was none recently.
     """
-    worker = find_worker(core, event.name)
+    worker = find_worker(core, request.name)
     if worker is None:
         return "gone"
-    by = f" by {event.requested_by}" if event.requested_by else ""
+    by = f" by {request.requested_by}" if request.requested_by else ""
     core.instruct(e.DisconnectWorker(worker=worker.uid, reason=f"worker {worker.name} was removed{by}"))
     membership.remove_worker(core, worker, f"was removed{by}")
     return "gone"
@@ -130,3 +147,12 @@ def _notify_all(core: Context, job: Job) -> None:
 
 def _announce(core: Context, text: str, requested_by: str, more: str = "") -> None:
     core.instruct(e.Announce(level="info", text=f"{text}{f' by {requested_by}' if requested_by else ''}{more}"))
+
+
+_ACTIONS: dict[str, Callable[[Context, ControlRequest], str]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "cancel": _cancel,
+    "drain": _drain,
+    "remove": _remove,
+}

@@ -18,7 +18,7 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.state import Client, Iteration, Job
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
-from dsnb.wire.messages import EndedTask
+from dsnb.wire.messages import EndedTask, JoinRequest
 
 
 def is_endless(core: Context, job: Job) -> bool:
@@ -26,15 +26,15 @@ def is_endless(core: Context, job: Job) -> bool:
     return core.state.datasets[job.dataset_id].cardinality == INFINITE_CARDINALITY
 
 
-def choose_iteration(core: Context, job: Job, event: e.Join) -> int:
+def choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:
     """The number of the iteration that a trainer joins; the next free number if none fits."""
-    trainer = event.trainer_id
+    trainer = request.trainer_id
     had = max((number for number, it in job.iterations.items() if trainer in it.ended_trainers), default=-1)
     running = [it for number, it in sorted(job.iterations.items()) if number > had and not it.finished]
     own = [it.number for it in running if trainer in it.trainers]
     if own:
         return own[-1]
-    complete_only = event.complete_only and not is_endless(core, job)
+    complete_only = request.complete_only and not is_endless(core, job)
     open_to_it = [it.number for it in running if not (complete_only and it.closed)]
     return open_to_it[-1] if open_to_it else job.newest + 1
 

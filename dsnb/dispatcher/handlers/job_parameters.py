@@ -9,11 +9,12 @@ from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import DatasetRegistered
 from dsnb.dispatcher.state import Job
 from dsnb.errors import InvalidArgumentError
+from dsnb.wire.messages import JoinRequest
 
 _ENABLED_TEXT = {True: "<enabled>", False: "<disabled>"}
 
 
-def check(core: Context, job: Job, event: e.Join) -> str:
+def check(core: Context, job: Job, request: JoinRequest) -> str:
     """Compare a job's parameters with those of a client that wants to join it.
 
     Returns:
@@ -23,12 +24,12 @@ def check(core: Context, job: Job, event: e.Join) -> str:
     Raises:
         InvalidArgumentError: parameters differ; the error names all of them.
     """
-    differ = _parameter_differences(job, event)
-    pipeline = _pipeline_difference(core, job, event)
+    differ = _parameter_differences(job, request)
+    pipeline = _pipeline_difference(core, job, request)
     if pipeline and not differ and not job.clients:
         return pipeline
     if differ or pipeline:
-        all_that_differ = [*differ, f"Existing dataset: <{job.dataset_id}>; got <{event.dataset_id}>: {pipeline}"]
+        all_that_differ = [*differ, f"Existing dataset: <{job.dataset_id}>; got <{request.dataset_id}>: {pipeline}"]
         raise InvalidArgumentError(
             f"Tried to create job with name {job.name}, but found an existing job with different parameters: "
             + ". ".join(all_that_differ if pipeline else differ),
@@ -39,25 +40,25 @@ def check(core: Context, job: Job, event: e.Join) -> str:
     return ""
 
 
-def _parameter_differences(job: Job, event: e.Join) -> list[str]:
+def _parameter_differences(job: Job, request: JoinRequest) -> list[str]:
     differ = []
-    if job.mode != event.mode:
-        differ.append(f"Existing processing mode: <{job.mode}>; got <{event.mode}>")
-    if job.num_consumers != event.num_consumers:
-        differ.append(f"Existing num_consumers: <{job.num_consumers or None}>; got <{event.num_consumers or None}>")
-    if job.cached != event.cached:
-        differ.append(f"Existing cross-trainer cache: {_ENABLED_TEXT[job.cached]}; got {_ENABLED_TEXT[event.cached]}")
-    if job.target_workers != event.target_workers:
-        differ.append(f"Existing target workers: <{job.target_workers}>; got <{event.target_workers}>")
-    if job.cached and event.cached and job.compression != event.compression:
-        differ.append(f"Data type mismatch: existing compression <{job.compression}>; got <{event.compression}>")
+    if job.mode != request.mode:
+        differ.append(f"Existing processing mode: <{job.mode}>; got <{request.mode}>")
+    if job.num_consumers != request.num_consumers:
+        differ.append(f"Existing num_consumers: <{job.num_consumers or None}>; got <{request.num_consumers or None}>")
+    if job.cached != request.cached:
+        differ.append(f"Existing cross-trainer cache: {_ENABLED_TEXT[job.cached]}; got {_ENABLED_TEXT[request.cached]}")
+    if job.target_workers != request.target_workers:
+        differ.append(f"Existing target workers: <{job.target_workers}>; got <{request.target_workers}>")
+    if job.cached and request.cached and job.compression != request.compression:
+        differ.append(f"Data type mismatch: existing compression <{job.compression}>; got <{request.compression}>")
     return differ
 
 
-def _pipeline_difference(core: Context, job: Job, event: e.Join) -> str:
-    if job.dataset_id == event.dataset_id:
+def _pipeline_difference(core: Context, job: Job, request: JoinRequest) -> str:
+    if job.dataset_id == request.dataset_id:
         return ""
-    before, after = core.state.datasets[job.dataset_id], core.state.datasets[event.dataset_id]
+    before, after = core.state.datasets[job.dataset_id], core.state.datasets[request.dataset_id]
     return difference(before, after) or "the same pipeline, registered under two ids"
 
 

@@ -15,14 +15,16 @@ from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
 from dsnb.pipeline.modes import MODES, STATIC_MODES, require_endless
 from dsnb.wire.job_names import qualified_job_name
-from dsnb.wire.messages import TaskHolding
+from dsnb.wire.messages import EndRequest, JoinReply, JoinRequest, TaskHolding
 
 MAX_FINISHED_ITERATIONS = 16
 """How many finished iterations of a job are kept in full; of older ones only the number is kept."""
 
 
-def join(core: Context, event: e.Join) -> e.Joined:
+def join(core: Context, request: JoinRequest) -> JoinReply:
     """Add a client to one iteration of a job; create the job, the iteration and its tasks if they do not exist.
+
+    The reply lacks the tasks, which the shell adds.
 
     Raises:
         NotFoundError: the dataset is not registered, or a client rejoins an iteration that was dropped.
@@ -32,27 +34,27 @@ def join(core: Context, event: e.Join) -> e.Joined:
         InvalidArgumentError: the mode is unknown, the job exists with other parameters, the iteration cannot be
             divided into shards, or the position is of another pipeline.
     """
-    dataset = known_dataset(core, event.dataset_id)
-    if event.mode not in MODES:
-        raise InvalidArgumentError(f"{event.mode!r} is no processing mode", hint=f"it is one of {', '.join(MODES)}")
-    if event.mode == "DYNAMIC" and dataset.unsplittable_reason:
+    dataset = known_dataset(core, request.dataset_id)
+    if request.mode not in MODES:
+        raise InvalidArgumentError(f"{request.mode!r} is no processing mode", hint=f"it is one of {', '.join(MODES)}")
+    if request.mode == "DYNAMIC" and dataset.unsplittable_reason:
         raise UnimplementedError(dataset.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
-    if event.num_consumers:
+    if request.num_consumers:
         require_endless(dataset.cardinality)
-    shards.check(core, event, dataset)
-    if event.position is not None:
-        positions.check(core, event, event.position)
-    if event.previous_client_id:
-        _check_rejoin(core, event)
-    job = _get_or_create_job(core, event)
-    number = event.previous_iteration if event.previous_client_id else _choose_iteration(core, job, event)
-    if event.position is not None:
+    shards.check(core, request, dataset)
+    if request.position is not None:
+        positions.check(core, request, request.position)
+    if request.previous_client_id:
+        _check_rejoin(core, request)
+    job = _get_or_create_job(core, request)
+    number = request.previous_iteration if request.previous_client_id else _choose_iteration(core, job, request)
+    if request.position is not None:
         _drop_existing_iteration(core, job, number)
     iteration = job.iterations.get(number)
     if iteration is None:
-        iteration = _create_iteration(core, job, number, event)
+        iteration = _create_iteration(core, job, number, request)
     # A new client with a consumer index that is in use replaces the old one.
-    if iteration.rounds is not None and (before := iteration.rounds.client_ids[event.consumer_index]):
+    if iteration.rounds is not None and (before := iteration.rounds.client_ids[request.consumer_index]):
         remove_client(core, core.state.clients[before])
     readers, losses = len(iteration.clients), len(iteration.losses)
     client_id = str(core.next_number("client"))
@@ -61,54 +63,58 @@ def join(core: Context, event: e.Join) -> e.Joined:
             client_id=client_id,
             job=job.name,
             iteration=iteration.number,
-            trainer_id=event.trainer_id,
-            consumer_index=event.consumer_index if job.num_consumers else -1,
-            holdings=event.holdings,
+            trainer_id=request.trainer_id,
+            consumer_index=request.consumer_index if job.num_consumers else -1,
+            holdings=request.holdings,
         )
     )
     core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
     core.transient.iterations_unread_since.pop((job.name, iteration.number), None)
     core.transient.jobs_unused_since.pop(job.name, None)
-    reassignment.client_joined(core, client_id, iteration, event)
-    return e.Joined(
+    reassignment.client_joined(core, client_id, iteration, request)
+    return JoinReply(
         client_id=client_id,
-        job=job.name,
+        job_name=job.name,
         iteration=iteration.number,
         finished=iteration.finished,
         other_clients=readers,
         missing_shards=shards.without_worker(core, iteration),
         loss_count=losses,
+        instance=core.state.instance,
+        report_interval_ms=core.config.client_report_interval_ms,
         paused_by=job.paused_by,
+        consumer_timeout_ms=core.config.consumer_timeout_ms,
+        client_timeout_ms=core.config.client_timeout_ms,
     )
 
 
-def _check_rejoin(core: Context, event: e.Join) -> None:
+def _check_rejoin(core: Context, request: JoinRequest) -> None:
     """Refuse a client that was counted as lost and rejoins an iteration that no longer exists.
 
     Raises:
         NotFoundError: the iteration or its job was dropped.
     """
-    job = core.state.jobs.get(event.job_name)
-    iteration = job.iterations.get(event.previous_iteration) if job is not None else None
+    job = core.state.jobs.get(request.job_name)
+    iteration = job.iterations.get(request.previous_iteration) if job is not None else None
     if (
         iteration is None
-        or not event.previous_client_id.isdecimal()
-        or int(event.previous_client_id) < iteration.first_client
+        or not request.previous_client_id.isdecimal()
+        or int(request.previous_client_id) < iteration.first_client
     ):
-        raise unknown_client_error(event.previous_client_id)  # a new iteration may have the same number
-    before = core.state.clients.get(event.previous_client_id)
+        raise unknown_client_error(request.previous_client_id)  # a new iteration may have the same number
+    before = core.state.clients.get(request.previous_client_id)
     if before is not None and not before.cancelled_by:
-        remove_client(core, before, event.holdings)
+        remove_client(core, before, request.holdings)
 
 
-def _choose_iteration(core: Context, job: Job, event: e.Join) -> int:
+def _choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:
     """The number of the iteration that a client reads. Coordinated reads are endless: all consumers use iteration 0."""
     if job.cached:
-        return cached_iterations.choose_iteration(core, job, event)
+        return cached_iterations.choose_iteration(core, job, request)
     if job.num_consumers:
         return 0
-    number = event.iteration
-    while event.skip_finished and is_finished(job, number):
+    number = request.iteration
+    while request.skip_finished and is_finished(job, number):
         number += 1
     return number
 
@@ -146,28 +152,28 @@ def release_client(core: Context, worker: str, client_id: str, *, died: bool = F
         core.instruct(e.ReleaseClient(worker=worker, client_id=client_id, number=number, died=died))
 
 
-def confirm_end(core: Context, event: e.TasksReadToEnd) -> bool:
+def confirm_end(core: Context, request: EndRequest) -> bool:
     """Whether an iteration is over for a client that has read these tasks to their end.
 
     It may be over for one client while others still consume: no client waits for another's consumption. But elements
     that a client does not consume go to the others. So if a client left early, the workers must confirm that nothing is
     left for this one, and while another client is disconnected the answer is False.
     """
-    client = core.state.clients.get(event.client_id)
+    client = core.state.clients.get(request.client_id)
     if client is None or client.cancelled_by:
-        raise unknown_client_error(event.client_id)
+        raise unknown_client_error(request.client_id)
     if core.state.jobs[client.job].cached:
-        return cached_iterations.trainer_ended(core, client, event.ended)
+        return cached_iterations.trainer_ended(core, client, request.ended)
     iteration = core.state.iteration(client.job, client.iteration)
     if iteration.finished:
-        _mark_finished_for(core, client, event)
+        _mark_finished_for(core, client, request)
         return True
     left = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
     if not iteration.tasks:
         return False  # the workers left; workers that join later produce the rest
-    if not _has_read(left, event) or not _can_end_for(core, client, iteration, left, event):
+    if not _has_read(left, request) or not _can_end_for(core, client, iteration, left, request):
         return False
-    _mark_finished_for(core, client, event)
+    _mark_finished_for(core, client, request)
     if iteration.clients == [client.client_id]:
         for task in left:
             core.record(r.TaskEnded(task_id=task.task_id))
@@ -175,9 +181,9 @@ def confirm_end(core: Context, event: e.TasksReadToEnd) -> bool:
     return True
 
 
-def _has_read(tasks: Iterable[Task], event: e.TasksReadToEnd) -> bool:
+def _has_read(tasks: Iterable[Task], request: EndRequest) -> bool:
     """Whether the client has read these tasks to their end, and they are at work where it read them."""
-    ended = {(task.task_id, task.incarnation) for task in event.ended}
+    ended = {(task.task_id, task.incarnation) for task in request.ended}
     return all(
         (task.task_id, task.incarnation) in ended and task.unassignment is None and not task.splits_refused
         for task in tasks
@@ -185,7 +191,7 @@ def _has_read(tasks: Iterable[Task], event: e.TasksReadToEnd) -> bool:
 
 
 def _can_end_for(
-    core: Context, client: Client, iteration: Iteration, tasks: Iterable[Task], event: e.TasksReadToEnd
+    core: Context, client: Client, iteration: Iteration, tasks: Iterable[Task], request: EndRequest
 ) -> bool:
     """Whether nothing is left for the client of tasks that it has read; workers that cannot tell must report first."""
     others = (other for other in iteration.clients if other != client.client_id)
@@ -193,15 +199,15 @@ def _can_end_for(
         return False  # it may be dead, and then this client gets its elements
     if (client.job, client.iteration) in core.transient.iterations_without_departures:
         return True
-    received = {task.task_id: task.received for task in event.ended}
+    received = {task.task_id: task.received for task in request.ended}
     unsure = [task for task in tasks if not _worker_confirms_end(core, task, client, received[task.task_id])]
     core.instruct(*(e.RequestReport(worker=worker) for worker in {task.worker for task in unsure}))
     return not unsure
 
 
-def _mark_finished_for(core: Context, client: Client, event: e.TasksReadToEnd) -> None:
+def _mark_finished_for(core: Context, client: Client, request: EndRequest) -> None:
     core.transient.finished_clients.add(client.client_id)
-    if not event.elements:
+    if request.final_report is not None and not request.final_report.elements:
         core.transient.clients_without_elements.setdefault((client.job, client.iteration), set()).add(client.client_id)
 
 
@@ -227,14 +233,14 @@ def _worker_confirms_end(core: Context, task: Task, client: Client, received: in
     return progress.exhausted and sent == received
 
 
-def forget(core: Context, event: e.ForgetJob) -> None:
+def forget(core: Context, name: str) -> None:
     """Drop a job that has no clients.
 
     Raises:
         NotFoundError: there is no such job.
         FailedPreconditionError: the job has clients.
     """
-    job = known_job(core, event.name)
+    job = known_job(core, name)
     if job.clients:
         raise FailedPreconditionError(
             f"the job {job.name!r} is read by {len(job.clients)} client(s)",
@@ -393,11 +399,11 @@ def unknown_client_error(client_id: str) -> NotFoundError:
     )
 
 
-def _get_or_create_job(core: Context, event: e.Join) -> Job:
-    name = event.job_name or _new_name(core)
+def _get_or_create_job(core: Context, request: JoinRequest) -> Job:
+    name = request.job_name or _new_name(core)
     job = core.state.jobs.get(name)
     if job is not None:
-        change = job_parameters.check(core, job, event)
+        change = job_parameters.check(core, job, request)
         if not change:
             return job
         drop_job(core, job)
@@ -405,17 +411,17 @@ def _get_or_create_job(core: Context, event: e.Join) -> Job:
     core.record(
         r.JobCreated(
             name=name,
-            anonymous=not event.job_name,
-            dataset_id=event.dataset_id,
-            mode=event.mode,
-            cached=event.cached,
-            compression=event.compression,
-            target_workers=event.target_workers,
-            num_consumers=event.num_consumers,
+            anonymous=not request.job_name,
+            dataset_id=request.dataset_id,
+            mode=request.mode,
+            cached=request.cached,
+            compression=request.compression,
+            target_workers=request.target_workers,
+            num_consumers=request.num_consumers,
         )
     )
-    if event.job_name:  # an anonymous job is created for each iteration of a plain loop: not worth an event
-        core.instruct(e.Announce(level="info", text=f"job {name!r} was made ({event.mode})"))
+    if request.job_name:  # an anonymous job is created for each iteration of a plain loop: not worth an request
+        core.instruct(e.Announce(level="info", text=f"job {name!r} was made ({request.mode})"))
     return core.state.jobs[name]
 
 
@@ -435,15 +441,15 @@ def _drop_existing_iteration(core: Context, job: Job, number: int) -> None:
         core.record(r.IterationDropped(job=job.name, iteration=number))
 
 
-def _create_iteration(core: Context, job: Job, number: int, event: e.Join) -> Iteration:
+def _create_iteration(core: Context, job: Job, number: int, request: JoinRequest) -> Iteration:
     core.transient.iterations_without_departures.add((job.name, number))
-    if event.position is not None and not positions.at_beginning(event.position):
-        return positions.create_iteration_at(core, job, event, event.position)
+    if request.position is not None and not positions.at_beginning(request.position):
+        return positions.create_iteration_at(core, job, request, request.position)
     archived = number in job.archived_iterations
     count = shards.count(core) if job.mode in STATIC_MODES and not archived else 0
     core.record(
         r.IterationCreated(
-            job=job.name, iteration=number, num_shards=count, entropy=event.entropy, num_consumers=job.num_consumers
+            job=job.name, iteration=number, num_shards=count, entropy=core.entropy, num_consumers=job.num_consumers
         )
     )
     if archived:

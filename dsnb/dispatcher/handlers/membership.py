@@ -5,10 +5,19 @@ from __future__ import annotations
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import cached_iterations, datasets, jobs, reassignment, shards, splits, static_index
+from dsnb.dispatcher.handlers import (
+    cached_iterations,
+    datasets,
+    jobs,
+    reassignment,
+    rounds,
+    shards,
+    splits,
+    static_index,
+)
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
-from dsnb.wire.messages import Loss, TaskReport, WorkerReport
+from dsnb.wire.messages import ClientReport, Loss, TaskHolding, TaskReport, WorkerReport
 
 JOBS_KEPT = 100
 """How many jobs without a client are kept in full."""
@@ -287,16 +296,23 @@ def _set_worker_deadline(core: Context, uid: str, within_ms: int) -> None:
 # ---- clients
 
 
-def client_heartbeat(core: Context, event: e.ClientHeartbeat) -> None:
-    """Extend a client's deadline.
+def client_reported(core: Context, report: ClientReport) -> None:
+    """Handle a client's report, and extend its deadline or remove it.
 
     Raises:
         NotFoundError: the client was counted as lost, or never existed.
     """
-    if event.client_id not in core.state.clients:
-        raise jobs.unknown_client_error(event.client_id)
-    core.transient.disconnected_clients.discard(event.client_id)
-    core.transient.client_deadlines[event.client_id] = core.now + core.config.client_timeout_ms / 1000
+    client_id = report.client_id
+    if report.consumer is not None:
+        rounds.consumer_reported(core, client_id, report.consumer)
+    if report.leaving:
+        remove_client(core, client_id, report.holdings)
+        return
+    reassignment.holdings_reported(core, client_id, report.holdings)
+    if client_id not in core.state.clients:
+        raise jobs.unknown_client_error(client_id)
+    core.transient.disconnected_clients.discard(client_id)
+    core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
 
 
 def client_disconnected(core: Context, event: e.ClientDisconnected) -> None:
@@ -306,9 +322,12 @@ def client_disconnected(core: Context, event: e.ClientDisconnected) -> None:
         core.transient.disconnected_clients.add(event.client_id)
 
 
-def client_leaves(core: Context, event: e.ClientLeaves) -> None:
-    """Remove a client. An iteration without clients is collected later; an anonymous job is dropped at once."""
-    client = core.state.clients.get(event.client_id)
+def remove_client(core: Context, client_id: str, holdings: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
+    """Remove a client that leaves with these holdings, or that died.
+
+    An iteration without clients is collected later; an anonymous job is dropped at once.
+    """
+    client = core.state.clients.get(client_id)
     if client is None:
         return
     if client.cancelled_by:
@@ -317,9 +336,9 @@ def client_leaves(core: Context, event: e.ClientLeaves) -> None:
         return
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.iteration]
-    jobs.remove_client(core, client, event.holdings, died=event.died)
+    jobs.remove_client(core, client, holdings, died=died)
     if not iteration.finished:
-        reassignment.count_undelivered(core, job.name, iteration, client.trainer_id, event.holdings)
+        reassignment.count_undelivered(core, job.name, iteration, client.trainer_id, holdings)
     cached_iterations.finish_if_all_ended(core, job.name, iteration)
     if iteration.clients:
         return
@@ -357,7 +376,7 @@ def tick(core: Context, _event: e.Tick) -> None:
     for uid in [uid for uid, until in core.transient.worker_deadlines.items() if until < core.now]:
         remove_worker(core, core.state.workers[uid], "was lost", died=True)
     for client in [client for client, until in core.transient.client_deadlines.items() if until < core.now]:
-        client_leaves(core, e.ClientLeaves(client_id=client, died=True))
+        remove_client(core, client, died=True)
     _collect_garbage(core)
 
 

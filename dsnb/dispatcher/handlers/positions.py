@@ -16,7 +16,7 @@ from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES, SplitRanges
 from dsnb.dispatcher.state import ENDED, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition
+from dsnb.wire.messages import IterationPosition, JoinRequest, ProviderPosition, SplitRange, TaskPosition
 
 _ENTROPY_RANGE = 2**63
 
@@ -103,18 +103,18 @@ def at_beginning(position: IterationPosition) -> bool:
     return not position.tasks and not position.providers
 
 
-def check(core: Context, event: e.Join, position: IterationPosition) -> None:
+def check(core: Context, request: JoinRequest, position: IterationPosition) -> None:
     """Refuse an iteration that cannot begin at a position, before anything is created for it.
 
     Raises:
         FailedPreconditionError: the iteration has clients, or there is no worker.
         InvalidArgumentError: the position is of another pipeline or mode.
     """
-    job = core.state.jobs.get(event.job_name)
-    there = job.iterations.get(event.iteration) if job is not None else None
+    job = core.state.jobs.get(request.job_name)
+    there = job.iterations.get(request.iteration) if job is not None else None
     if there is not None and there.clients:
         raise FailedPreconditionError(
-            f"pass {event.iteration} of job {event.job_name!r} is being read by {len(there.clients)} client(s)",
+            f"pass {request.iteration} of job {request.job_name!r} is being read by {len(there.clients)} client(s)",
             did="it goes on where it is",
             hint="close their iterators first, or resume under another job_name",
         )
@@ -126,38 +126,41 @@ def check(core: Context, event: e.Join, position: IterationPosition) -> None:
             did="no pass was begun",
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )
-    counts = [count for _, count in core.state.datasets[event.dataset_id].providers] if event.mode == "DYNAMIC" else []
+    dataset = core.state.datasets[request.dataset_id]
+    counts = [count for _, count in dataset.providers] if request.mode == "DYNAMIC" else []
     providers = position.providers
     fits = len(providers) == len(counts) and all(p.next <= count for p, count in zip(providers, counts, strict=True))
     runs = [run for task in position.tasks for run in task.splits]
     if not fits or any(run.provider >= len(counts) or run.end > counts[run.provider] for run in runs):
         raise InvalidArgumentError(
-            f"the reading position does not fit the splits of the dataset in mode {event.mode}",
+            f"the reading position does not fit the splits of the dataset in mode {request.mode}",
             did="no pass was begun",
             hint="load it into the pipeline that it was taken from, in the same processing mode",
         )
 
 
-def create_iteration_at(core: Context, job: Job, event: e.Join, position: IterationPosition) -> Iteration:
+def create_iteration_at(core: Context, job: Job, request: JoinRequest, position: IterationPosition) -> Iteration:
     """Create an iteration at a position that `check` accepted, with its tasks assigned to the workers in turn."""
     roots = [task.entropy for task in position.tasks]
     core.record(
         r.IterationCreated(
             job=job.name,
-            iteration=event.iteration,
+            iteration=request.iteration,
             num_shards=position.num_shards,
-            entropy=roots[0] if position.num_shards and roots else event.entropy,
+            entropy=roots[0] if position.num_shards and roots else core.entropy,
             resumed=True,
             providers=tuple((p.repetition, p.next) for p in position.providers),
         )
     )
     workers = _available_workers(core)
     for task, worker in zip(position.tasks, cycle(workers), strict=False):
-        _add_task(core, job, event.iteration, worker, _start_position(task), task.shard if position.num_shards else -1)
+        _add_task(
+            core, job, request.iteration, worker, _start_position(task), task.shard if position.num_shards else -1
+        )
     if job.mode == "DYNAMIC" or not position.tasks:
         for worker in workers[len(position.tasks) :]:
-            _add_task(core, job, event.iteration, worker, None, -1)
-    return job.iterations[event.iteration]
+            _add_task(core, job, request.iteration, worker, None, -1)
+    return job.iterations[request.iteration]
 
 
 def _start_position(task: TaskPosition) -> r.TaskStartPosition:

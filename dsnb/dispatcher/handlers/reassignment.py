@@ -41,7 +41,7 @@ from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.monitor.formatting import plural
-from dsnb.wire.messages import IndexRange, Loss, ReaderPosition, TaskHolding, TrainerPosition
+from dsnb.wire.messages import IndexRange, JoinRequest, Loss, ReaderPosition, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
 MAX_REPEATED_MS: Final = 30_000
@@ -102,16 +102,16 @@ def hand_over(core: Context, task: Task) -> None:
     unassign(core, task, worker.name, "was drained")
 
 
-def holdings_reported(core: Context, event: e.HoldingsReported) -> None:
+def holdings_reported(core: Context, client_id: str, holdings: tuple[TaskHolding, ...]) -> None:
     """Store a client's holdings of unassigned tasks, and reassign the tasks that all clients have reported."""
-    for holding in event.holdings:
+    for holding in holdings:
         task = core.state.tasks.get(holding.task_id)
         if task is not None and task.unassignment is not None and task.incarnation == holding.incarnation:
-            core.transient.holdings.setdefault(task.task_id, {})[event.client_id] = holding
+            core.transient.holdings.setdefault(task.task_id, {})[client_id] = holding
             reassign_or_give_up(core, task)
 
 
-def client_joined(core: Context, client_id: str, iteration: Iteration, event: e.Join) -> None:
+def client_joined(core: Context, client_id: str, iteration: Iteration, request: JoinRequest) -> None:
     """Handle a new client, or one that was counted as lost and joins again: it holds nothing of unassigned tasks."""
     for task in unassigned_tasks(core, iteration):
         holding = TaskHolding(task_id=task.task_id, incarnation=task.incarnation)
@@ -119,11 +119,11 @@ def client_joined(core: Context, client_id: str, iteration: Iteration, event: e.
         reassign_or_give_up(core, task)
     client = core.state.clients[client_id]
     # If the iteration is finished, the client opens no task, and no worker can compare what it consumed.
-    over = [h for h in event.holdings if iteration.finished or h.task_id not in core.state.tasks]
-    repeated = sum(_consumed_unknown_to_worker(core, event.previous_client_id, holding) for holding in over)
+    over = [h for h in request.holdings if iteration.finished or h.task_id not in core.state.tasks]
+    repeated = sum(_consumed_unknown_to_worker(core, request.previous_client_id, holding) for holding in over)
     if repeated:
         announce_repeated(core, client.job, repeated)
-    count_undelivered(core, client.job, iteration, client.trainer_id, event.holdings)
+    count_undelivered(core, client.job, iteration, client.trainer_id, request.holdings)
 
 
 def _consumed_unknown_to_worker(core: Context, client_id: str, holding: TaskHolding) -> int:

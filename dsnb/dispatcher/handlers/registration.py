@@ -13,6 +13,7 @@ from dsnb.dispatcher.handlers.job_parameters import difference
 from dsnb.dispatcher.records import DatasetDropped, DatasetRegistered
 from dsnb.elements.spec import compatible, spec_from_json
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, did_you_mean
+from dsnb.wire.messages import ForgetRequest
 
 
 def register(core: Context, event: e.RegisterDataset) -> e.Registered:
@@ -52,14 +53,17 @@ def register(core: Context, event: e.RegisterDataset) -> e.Registered:
     return e.Registered(dataset_id=dataset_id)
 
 
-def forget(core: Context, event: e.ForgetDataset) -> None:
-    """Drop a dataset without clients, and its jobs, so that its id can have another pipeline.
+def forget(core: Context, request: ForgetRequest) -> None:
+    """Drop a job without clients; or a dataset without clients, and its jobs, so that its id can have another pipeline.
 
     Raises:
-        NotFoundError: there is no such dataset.
-        FailedPreconditionError: a job of the dataset has clients.
+        NotFoundError: there is no such job or dataset.
+        FailedPreconditionError: the job, or a job of the dataset, has clients.
     """
-    dataset_id = event.dataset_id
+    dataset_id = request.dataset_id
+    if not dataset_id:
+        jobs.forget(core, request.job_name)
+        return
     if dataset_id not in core.state.datasets:
         known = ", ".join(sorted(core.state.datasets)) or "none"
         raise NotFoundError(

@@ -42,21 +42,20 @@ from dsnb.dispatcher.handlers import jobs
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.state import Iteration, Job
 from dsnb.monitor.formatting import format_duration, plural
-from dsnb.wire.schedule import next_task_round, schedule_of, task_round_of
+from dsnb.wire.schedule import ConsumerReport, next_task_round, schedule_of, task_round_of
 
 
-def consumer_reported(core: Context, event: e.ConsumerReported) -> None:
+def consumer_reported(core: Context, client_id: str, report: ConsumerReport) -> None:
     """Store where a consumer is, from its report."""
-    client = core.state.clients.get(event.client_id)
+    client = core.state.clients.get(client_id)
     if client is None or client.cancelled_by:
         return
     iteration = core.state.iteration(client.job, client.iteration)
     if iteration.rounds is None:
         return
-    state = next((s for s in consumer_states(core, client.job, iteration) if s.client_id == event.client_id), None)
+    state = next((s for s in consumer_states(core, client.job, iteration) if s.client_id == client_id), None)
     if state is None:
         return
-    report = event.report
     if report.begun and (report.round > state.round or not state.begun):
         state.changed_at = core.now
         state.round = max(state.round, report.round)

@@ -8,14 +8,14 @@ end is never produced again.
 
 from __future__ import annotations
 
-from dsnb.dispatcher import events as e
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.records import DatasetRegistered
 from dsnb.dispatcher.state import ENDED, NEVER_BEGUN, Iteration, Worker
 from dsnb.pipeline.modes import STATIC_MODES, ShardingSupport, check_mode, check_worker_count
+from dsnb.wire.messages import JoinRequest
 
 
-def check(core: Context, event: e.Join, dataset: DatasetRegistered) -> None:
+def check(core: Context, request: JoinRequest, dataset: DatasetRegistered) -> None:
     """Refuse an iteration that cannot be divided into shards.
 
     Raises:
@@ -28,16 +28,16 @@ def check(core: Context, event: e.Join, dataset: DatasetRegistered) -> None:
         no_files_reason=dataset.no_file_sharding_reason,
         has_shard_hint=dataset.has_shard_hint,
     )
-    check_mode(event.mode, offer)
-    known = core.state.jobs.get(event.job_name)
-    same = known is not None and known.dataset_id == event.dataset_id
+    check_mode(request.mode, offer)
+    known = core.state.jobs.get(request.job_name)
+    same = known is not None and known.dataset_id == request.dataset_id
     begun = (
         same
         and known is not None
-        and (event.iteration in known.iterations or event.iteration in known.archived_iterations)
+        and (request.iteration in known.iterations or request.iteration in known.archived_iterations)
     )
-    if event.mode in STATIC_MODES and not begun:
-        check_worker_count(event.mode, offer, count(core))
+    if request.mode in STATIC_MODES and not begun:
+        check_worker_count(request.mode, offer, count(core))
 
 
 def count(core: Context) -> int:
