@@ -7,37 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, TaskHolding, TrainerPosition
+from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, TaskHolding, TaskPosition, TrainerPosition
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the journal holds: a field that this version does not know is an error, not something to leave out."""
-
-
-class TaskStartPosition(Stored, frozen=True, kw_only=True):
-    """Where a task begins that continues another one: in a resumed iteration, or after its worker is gone.
-
-    Attributes:
-        entropy: The root of what the task draws without a seed.
-        skip: How many elements to skip at the start of its sequence.
-        skipped_errors: Whether some of the skipped elements were errors.
-        ended: Whether the task has no more elements.
-        splits: The splits that it was given, in order: provider, repetition, first and end.
-        taken_over: Whether clients continue in the same sequence; the fields below are for such a task only.
-        first_index: The number of its first element.
-        pipeline_position: Where its pipeline begins; empty for directly after the skipped elements.
-        trainers: What each trainer consumed of the sequence.
-    """
-
-    entropy: int
-    skip: int = 0
-    skipped_errors: bool = False
-    ended: bool = False
-    splits: tuple[tuple[int, int, int, int], ...] = ()
-    taken_over: bool = False
-    first_index: int = 0
-    pipeline_position: str = ""
-    trainers: tuple[TrainerPosition, ...] = ()
 
 
 class ServiceBegun(Stored, frozen=True, kw_only=True):
@@ -196,7 +170,7 @@ class TaskCreated(Stored, frozen=True, kw_only=True):
     iteration: int
     worker: str
     shard: int = -1
-    start_position: TaskStartPosition | None = None
+    start_position: TaskPosition | None = None
 
 
 class TaskUnassigned(Stored, frozen=True, kw_only=True):
@@ -222,7 +196,7 @@ class TaskAssigned(Stored, frozen=True, kw_only=True):
 
     task_id: str
     worker: str
-    start_position: TaskStartPosition | None = None
+    start_position: TaskPosition | None = None
 
 
 class TaskEnded(Stored, frozen=True, kw_only=True):

@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.state import State
 from dsnb.monitor.snapshot import GrantStatus
+from dsnb.wire.messages import SplitGrant, SplitRange
 
 MAX_GRANTS_PER_JOB = 120
 """How many grants of one job are kept."""
@@ -24,20 +26,12 @@ MAX_ENDED_JOBS = 16
 
 
 class _Grant(msgspec.Struct):
-    worker: str
-    task_id: str
-    iteration: int
-    source: int
-    repetition: int
-    first: int
-    end: int
-    given: float
-    state: str = "in hand"
-    done: float = 0.0
-    again: bool = False
+    """A grant as the status shows it; the status changes when the grant is closed."""
+
+    status: GrantStatus
 
     def close(self, state: str, now: float) -> None:
-        self.state, self.done = state, now
+        self.status = replace(self.status, state=state, ended_at=now)
 
 
 class _Task(msgspec.Struct):
@@ -75,22 +69,7 @@ class SplitHistory:
 
     def grants_of(self, job: str) -> tuple[GrantStatus, ...]:
         """The newest grants of a job, the oldest of them first."""
-        return tuple(
-            GrantStatus(
-                worker=run.worker,
-                task_id=run.task_id,
-                iteration=run.iteration,
-                provider=run.source,
-                repetition=run.repetition,
-                first=run.first,
-                end=run.end,
-                state=run.state,
-                granted_at=run.given,
-                ended_at=run.done,
-                reassigned=run.again,
-            )
-            for run in self._jobs.get(job, ())
-        )
+        return tuple(grant.status for grant in self._jobs.get(job, ()))
 
     def apply(self, records: Iterable[r.Record], now: float) -> None:  # noqa: C901 - one flat case for each record
         """Apply records that were committed at `now`, in seconds since the Unix epoch."""
@@ -122,31 +101,32 @@ class SplitHistory:
     def _assigned(self, record: r.TaskAssigned, now: float) -> None:
         task = self._tasks[record.task_id]
         self._tasks[record.task_id] = _Task(task.job, task.iteration, self._names[record.worker])
-        for provider, repetition, first, end in record.start_position.splits if record.start_position else ():
-            self._add(record.task_id, provider, repetition, first, end, now)
+        for given in record.start_position.splits if record.start_position else ():
+            self._add(record.task_id, given, now)
 
     def _given(self, record: r.SplitsGiven | r.SplitsReported, now: float) -> None:
-        grant = record.grant
-        self._add(record.task_id, grant.provider, grant.repetition, grant.first, grant.end, now)
+        self._add(record.task_id, record.grant, now)
 
-    def _add(self, task_id: str, provider: int, repetition: int, first: int, end: int, now: float) -> None:
+    def _add(self, task_id: str, given: SplitGrant | SplitRange, now: float) -> None:
         task = self._tasks[task_id]
-        run = _Grant(
+        if task.job not in self._jobs:
+            self._drop_old_jobs()
+        earlier = self._jobs.setdefault(task.job, deque(maxlen=MAX_GRANTS_PER_JOB))
+        status = GrantStatus(
             worker=task.worker,
             task_id=task_id,
             iteration=task.iteration,
-            source=provider,
-            repetition=repetition,
-            first=first,
-            end=end,
-            given=now,
+            provider=given.provider,
+            repetition=given.repetition,
+            first=given.first,
+            end=given.end,
+            state="in hand",
+            granted_at=now,
         )
-        if task.job not in self._jobs:
-            self._drop_old_jobs()
-        runs = self._jobs.setdefault(task.job, deque(maxlen=MAX_GRANTS_PER_JOB))
-        run.again = any(before.state in {"lost", "moved"} and _overlap(before, run) for before in runs)
-        runs.append(run)
-        task.open_grants.setdefault(provider, deque()).append(run)
+        again = any(one.status.state in {"lost", "moved"} and _overlap(one.status, status) for one in earlier)
+        grant = _Grant(replace(status, reassigned=again))
+        earlier.append(grant)
+        task.open_grants.setdefault(given.provider, deque()).append(grant)
 
     def _drop_old_jobs(self) -> None:
         """Drop the grants of jobs without tasks, except for the newest `MAX_ENDED_JOBS` of these."""
@@ -160,13 +140,13 @@ class SplitHistory:
         for source, done in enumerate(record.splits_done):
             # `before` counts the splits of closed grants only, so that a grant closes when all of it is done.
             runs, before = task.open_grants.get(source, deque()), task.splits_done.get(source, 0)
-            while runs and before + runs[0].end - runs[0].first <= done:
+            while runs and before + runs[0].status.end - runs[0].status.first <= done:
                 run = runs.popleft()
-                before += run.end - run.first
+                before += run.status.end - run.status.first
                 run.close("done", now)
             task.splits_done[source] = before
 
 
-def _overlap(one: _Grant, other: _Grant) -> bool:
-    same_pass = (one.iteration, one.source, one.repetition) == (other.iteration, other.source, other.repetition)
+def _overlap(one: GrantStatus, other: GrantStatus) -> bool:
+    same_pass = (one.iteration, one.provider, one.repetition) == (other.iteration, other.provider, other.repetition)
     return same_pass and one.first < other.end and other.first < one.end

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from dsnb.wire.messages import FinishedSplits, IndexRange, TrainerPosition
+from dsnb.wire.messages import FinishedSplits, IndexRange, SplitRange, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
 MAX_SPLIT_RANGES: Final = 10_000
@@ -53,10 +53,10 @@ class SplitRanges(msgspec.Struct, forbid_unknown_fields=True):
             kept.drop_first(part.provider, part.repetition, part.count)
         return kept
 
-    def as_tuples(self) -> tuple[tuple[int, int, int, int], ...]:
-        """All ranges, as provider, repetition, first and end."""
+    def ranges(self) -> tuple[SplitRange, ...]:
+        """All ranges, in the order in which each provider's were given."""
         return tuple(
-            (provider, repetition, first, end)
+            SplitRange(provider=provider, repetition=repetition, first=first, end=end)
             for provider, runs in self.by_provider.items()
             for repetition, first, end in runs
         )

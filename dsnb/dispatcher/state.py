@@ -27,7 +27,7 @@ import msgspec
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_ranges import Provider, SplitRanges, Unassignment, merge_positions
-from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, TaskHolding, TrainerPosition
+from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, SplitRange, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges, ranges_from_json, ranges_to_json
 
 NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
@@ -61,11 +61,11 @@ class Task(msgspec.Struct, forbid_unknown_fields=True):
     splits_given: dict[int, int] = msgspec.field(default_factory=dict)
     splits_done: tuple[int, ...] = ()
     """For each provider, how many splits were consumed completely, from the worker's last report."""
-    start_position: r.TaskStartPosition | None = None
+    start_position: TaskPosition | None = None
     """Where the task began, if the iteration was resumed from a reading position."""
     all_splits: SplitRanges = msgspec.field(default_factory=SplitRanges)
     """All splits that the task was given, for reading positions."""
-    takeover_position: r.TaskStartPosition | None = None
+    takeover_position: TaskPosition | None = None
     """Where this incarnation began, if it took over from an earlier one."""
     unfinished_splits: SplitRanges = msgspec.field(default_factory=SplitRanges)
     """Splits given to this incarnation that a takeover may have to produce again."""
@@ -305,8 +305,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             start_position=record.start_position,
         )
         self.tasks[record.task_id] = task
-        for run in record.start_position.splits if record.start_position else ():
-            self._add_splits(task, *run)
+        for given in record.start_position.splits if record.start_position else ():
+            self._add_splits(task, given)
         task.total_splits = sum(task.splits_given.values())
         iteration = self.iteration(record.job, record.iteration)
         iteration.tasks.append(record.task_id)
@@ -338,9 +338,9 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             )
             if self.jobs[task.job].mode == "DYNAMIC":
                 task.start_position = None  # the splits of the resumed position are lost
-        for run in record.start_position.splits if record.start_position else ():
-            self._set_grant(task, *run)
-            task.unfinished_splits.add(*run)
+        for given in record.start_position.splits if record.start_position else ():
+            self._set_grant(task, given)
+            task.unfinished_splits.add(given.provider, given.repetition, given.first, given.end)
         self.iteration(task.job, task.iteration).allows_several_tasks = True
 
     def _task_ended(self, record: r.TaskEnded) -> None:
@@ -408,26 +408,27 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     def _splits_given(self, record: r.SplitsGiven) -> None:
         task, grant = self.tasks[record.task_id], record.grant
-        self._add_splits(task, grant.provider, grant.repetition, grant.first, grant.end)
+        self._add_splits(task, grant)
         task.total_splits += grant.end - grant.first
         self.iteration(task.job, task.iteration).providers[grant.provider].next = grant.end
 
     @classmethod
-    def _add_splits(cls, task: Task, provider: int, repetition: int, first: int, end: int) -> None:
-        cls._set_grant(task, provider, repetition, first, end)
-        task.all_splits.add(provider, repetition, first, end)
-        task.unfinished_splits.add(provider, repetition, first, end)
+    def _add_splits(cls, task: Task, given: SplitGrant | SplitRange) -> None:
+        cls._set_grant(task, given)
+        task.all_splits.add(given.provider, given.repetition, given.first, given.end)
+        task.unfinished_splits.add(given.provider, given.repetition, given.first, given.end)
 
     @staticmethod
-    def _set_grant(task: Task, provider: int, repetition: int, first: int, end: int) -> None:
+    def _set_grant(task: Task, given: SplitGrant | SplitRange) -> None:
         # The cursor counts the splits of this repetition that the task had before this grant.
+        provider, repetition = given.provider, given.repetition
         before = task.grants.get(provider)
         same = before is not None and before.repetition == repetition
         cursor = before.cursor + before.end - before.first if before and same else 0
         task.grants[provider] = SplitGrant(
-            provider=provider, repetition=repetition, cursor=cursor, first=first, end=end
+            provider=provider, repetition=repetition, cursor=cursor, first=given.first, end=given.end
         )
-        task.splits_given[provider] = task.splits_given.get(provider, 0) + end - first
+        task.splits_given[provider] = task.splits_given.get(provider, 0) + given.end - given.first
 
     def _splits_reported(self, record: r.SplitsReported) -> None:
         task, grant = self.tasks[record.task_id], record.grant

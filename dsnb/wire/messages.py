@@ -100,7 +100,24 @@ class IterationPosition(msgspec.Struct, frozen=True, kw_only=True):
     inexact_reason: str = ""
 
 
-class TaskPosition(msgspec.Struct, frozen=True, kw_only=True):
+class TaskPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a task is, or where one begins that continues it: in a resumed iteration, or after its worker is gone.
+
+    Attributes:
+        task_id: The task; empty if any task may begin here.
+        incarnation: The incarnation of the sequence.
+        entropy: The root of what the task draws without a seed.
+        skip: How many elements to skip at the start of its sequence.
+        skipped_errors: Whether some of the skipped elements were errors.
+        ended: Whether the task has no more elements.
+        shard: The task's shard, in the static modes.
+        splits: The splits that it was given, in order.
+        taken_over: Whether clients continue in the same sequence; the fields below are for such a task only.
+        first_index: The number of its first element.
+        pipeline_position: Where its pipeline begins; empty for directly after the skipped elements.
+        trainers: What each trainer consumed of the sequence.
+    """
+
     task_id: str = ""
     incarnation: int = 0
     entropy: int = 0
@@ -142,7 +159,7 @@ class TaskHolding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     unacked: int = 0
 
 
-class SplitRange(msgspec.Struct, frozen=True, kw_only=True):
+class SplitRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     provider: int = 0
     repetition: int = 0
     first: int = 0

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dsnb.dispatcher import records as r
-from dsnb.wire.messages import TrainerPosition
+from dsnb.wire.messages import TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges
 from tests.dispatcher.actors import Pipeline, SimClient, Value
 
@@ -153,7 +152,7 @@ class PassBook:
             if provider == 0:
                 self.tasks[task_id].splits.append((repetition, split))
 
-    def check_begin(self, book: TaskBook, begin: r.TaskStartPosition, readers: Iterable[SimClient]) -> None:
+    def check_begin(self, book: TaskBook, begin: TaskPosition, readers: Iterable[SimClient]) -> None:
         """A task is taken over: nothing that somebody needs may lie before where it begins."""
         for trainer in self.needing(client for client in readers if client.joined.complete_only or not self.cached):
             start = self.starts.get((trainer, book.task_id, book.sequence), 0)

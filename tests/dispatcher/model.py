@@ -298,7 +298,8 @@ class Model:
         task = book.begin_sequence(record.task_id, record.worker, 1, record.shard)
         if record.start_position is not None:
             task.left_out = record.start_position.skip
-            for provider, repetition, first, end in record.start_position.splits:
+            for part in record.start_position.splits:
+                provider, repetition, first, end = part.provider, part.repetition, part.first, part.end
                 book.give(record.task_id, provider, repetition, range(first, end))
 
     def _learn_progress(self, record: r.TaskProgressed) -> None:
@@ -321,9 +322,10 @@ class Model:
         task.worker = record.worker
         self.seen.taken_over += 1
         self.seen.behind += begin.first_index > 0
-        for provider, repetition, first, end in begin.splits:
-            table = book.given[provider, repetition]
-            assert all(table[split] == record.task_id for split in range(first, end)), "a task has others' splits"
+        for part in begin.splits:
+            table = book.given[part.provider, part.repetition]
+            owners = {table[split] for split in range(part.first, part.end)}
+            assert owners <= {record.task_id}, "a task has others' splits"
         readers = self.readers(book.job, book.number)
         book.check_begin(task, begin, readers)
         task.note_known(begin.trainers, for_good=True)

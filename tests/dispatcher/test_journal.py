@@ -370,7 +370,7 @@ def test_a_field_that_an_older_version_did_not_write_has_its_default(path: Path)
         ("ServiceBegun", "{}", "missing required field"),
         ("ServiceBegun", '{"instance":1}', "Expected `str`, got `int`"),
         ("ServiceBegun", '{"instance":"a","colour":"red"}', "unknown field `colour`"),
-        ("TaskStartPosition", '{"entropy":true}', "TaskStartPosition"),
+        ("TaskPosition", '{"entropy":true}', "TaskPosition"),
         ("WorkerJoined", '{"uid":"u","name":"w0","address":"a:1","isolation":"thread","pid":true}', "got `bool`"),
         ("IterationCreated", '{"providers":[[1,2,3]]}', "length 2"),
     ],

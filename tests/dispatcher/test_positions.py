@@ -69,8 +69,8 @@ def test_a_resumed_task_goes_on_behind_the_splits_that_it_had(service: Service) 
     resume(service, service.register(20), POSITION)
     first, second = tasks_of(service, "train")
     assert (first.start_position, second.start_position) == (
-        r.TaskStartPosition(entropy=5, skip=3, splits=((0, 0, 0, 4), (0, 0, 8, 10))),
-        r.TaskStartPosition(entropy=6, skip=1, splits=((0, 0, 4, 8),)),
+        TaskPosition(entropy=5, skip=3, splits=(SplitRange(first=0, end=4), SplitRange(first=8, end=10))),
+        TaskPosition(entropy=6, skip=1, splits=(SplitRange(first=4, end=8),)),
     )
     assert (first.grants[0].cursor, first.grants[0].end) == (4, 10)
     assert service.core.state.iteration("train", 0).providers[0].next == 10

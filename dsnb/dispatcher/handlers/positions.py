@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from itertools import cycle
 
+from msgspec.structs import replace
+
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES, SplitRanges
+from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES
 from dsnb.dispatcher.state import ENDED, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
-from dsnb.wire.messages import IterationPosition, JoinRequest, ProviderPosition, SplitRange, TaskPosition
+from dsnb.wire.messages import IterationPosition, JoinRequest, ProviderPosition, TaskPosition
 
 _ENTROPY_RANGE = 2**63
 
@@ -32,21 +34,14 @@ def entropy_of(iteration: Iteration, task: Task) -> int:
 
 def position_of(iteration: Iteration, task: Task) -> TaskPosition:
     """Where a task began, and all splits that it was given."""
-    begin = task.start_position or r.TaskStartPosition(entropy=entropy_of(iteration, task))
-    return TaskPosition(
+    begin = task.start_position or TaskPosition(entropy=entropy_of(iteration, task))
+    return replace(
+        begin,
         task_id=task.task_id,
         incarnation=task.sequence_incarnation,
-        entropy=begin.entropy,
-        skip=begin.skip,
-        skipped_errors=begin.skipped_errors,
-        ended=begin.ended,
         shard=max(0, task.shard),
-        splits=_split_ranges(task.all_splits),
+        splits=task.all_splits.ranges(),
     )
-
-
-def _split_ranges(runs: SplitRanges) -> tuple[SplitRange, ...]:
-    return tuple(SplitRange(provider=p, repetition=n, first=first, end=end) for p, n, first, end in runs.as_tuples())
 
 
 def start_position_of(iteration: Iteration, task: Task) -> TaskPosition | None:
@@ -54,19 +49,12 @@ def start_position_of(iteration: Iteration, task: Task) -> TaskPosition | None:
     begin = task.takeover_position
     if begin is None:
         return position_of(iteration, task) if task.start_position is not None else None
-    return TaskPosition(
+    return replace(
+        begin,
         task_id=task.task_id,
         incarnation=task.incarnation,
-        entropy=begin.entropy,
-        skip=begin.skip,
-        skipped_errors=begin.skipped_errors,
-        ended=begin.ended,
         shard=max(0, task.shard),
-        splits=_split_ranges(task.unfinished_splits),
-        taken_over=True,
-        first_index=begin.first_index,
-        pipeline_position=begin.pipeline_position,
-        trainers=begin.trainers,
+        splits=task.unfinished_splits.ranges(),
     )
 
 
@@ -163,18 +151,16 @@ def create_iteration_at(core: Context, job: Job, request: JoinRequest, position:
     return job.iterations[request.iteration]
 
 
-def _start_position(task: TaskPosition) -> r.TaskStartPosition:
-    return r.TaskStartPosition(
-        entropy=task.entropy,
-        skip=task.skip,
-        skipped_errors=task.skipped_errors,
-        ended=task.ended,
-        splits=tuple((run.provider, run.repetition, run.first, run.end) for run in task.splits),
-    )
+def _start_position(task: TaskPosition) -> TaskPosition:
+    """A client's position of a task, without what is for takeovers only."""
+    return TaskPosition(
+        entropy=task.entropy, skip=task.skip, skipped_errors=task.skipped_errors, ended=task.ended,
+        splits=tuple(task.splits),
+    )  # fmt: skip
 
 
 def _add_task(
-    core: Context, job: Job, iteration: int, worker: str, start_position: r.TaskStartPosition | None, shard: int
+    core: Context, job: Job, iteration: int, worker: str, start_position: TaskPosition | None, shard: int
 ) -> None:
     task_id = str(core.next_number("task"))
     core.record(

@@ -41,7 +41,7 @@ from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.monitor.formatting import plural
-from dsnb.wire.messages import IndexRange, JoinRequest, Loss, ReaderPosition, TaskHolding, TrainerPosition
+from dsnb.wire.messages import IndexRange, JoinRequest, Loss, ReaderPosition, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
 MAX_REPEATED_MS: Final = 30_000
@@ -273,25 +273,21 @@ def _close_iteration(core: Context, task: Task) -> None:
         cached_iterations.close_iteration(core, task.task_id)
 
 
-def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition]) -> r.TaskStartPosition:
+def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition]) -> TaskPosition:
     """Where the next worker begins: at the reported resume position if no trainer needs earlier elements."""
     job = core.state.jobs[task.job]
     iteration = job.iterations[task.iteration]
-    known = (
-        task.takeover_position
-        or task.start_position
-        or r.TaskStartPosition(entropy=positions.entropy_of(iteration, task))
-    )
+    known = task.takeover_position or task.start_position or TaskPosition(entropy=positions.entropy_of(iteration, task))
     resume = task.resume_position
     needing = _expected_trainers(core, job, iteration) if job.cached else {""}
     if resume is None or needing - {t.trainer_id for t in trainers if t.offset >= resume.index}:
         # A trainer still needs elements before the resume position: begin where the last incarnation began.
         trainers = list(_without_consumed_below(known.first_index, trainers))
-        return replace(known, splits=task.unfinished_splits.as_tuples(), taken_over=True, trainers=tuple(trainers))
-    return r.TaskStartPosition(
+        return replace(known, splits=task.unfinished_splits.ranges(), taken_over=True, trainers=tuple(trainers))
+    return TaskPosition(
         entropy=known.entropy,
         ended=known.ended,
-        splits=task.unfinished_splits.without(resume.splits if job.cached else ()).as_tuples(),
+        splits=task.unfinished_splits.without(resume.splits if job.cached else ()).ranges(),
         taken_over=True,
         first_index=resume.index,
         pipeline_position=resume.pipeline_position,
