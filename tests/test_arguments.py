@@ -202,7 +202,7 @@ def test_signature_documentation_and_examples_stay() -> None:
     assert batch.__doc__.startswith("Example.")
     assert inspect.signature(Windows).parameters["stride"].default == 1
     assert doctest.DocTestFinder().find(batch)[0].examples
-    assert dsnb.Dataset.map.__module__ == "dsnb.pipeline.transformations"
+    assert dsnb.Dataset.map.__module__ == "dsnb.pipeline.dataset"
 
 
 # ---- tracebacks

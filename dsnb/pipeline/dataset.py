@@ -1,9 +1,14 @@
-"""`Dataset`: the description of a pipeline. Nothing runs until the dataset is iterated."""
+"""`Dataset`: the description of a pipeline. Nothing runs until the dataset is iterated.
+
+Names, arguments and meaning of the methods are those that tf.data documents, so that users of tf.data change little
+more than imports. Where dsnb differs, the docstring says so.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -16,21 +21,48 @@ from dsnb.arguments import (
     function_of,
     instance,
     integer,
+    nbytes,
     optional,
+    seconds,
     short_repr,
 )
+from dsnb.cache.recordings.locations import parse_location, supports_expiry, without_password
+from dsnb.cache.recordings.memory import RecordingMemory
 from dsnb.elements.spec import spec_rule
 from dsnb.elements.structure import flatten, structure_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline import validate
-from dsnb.pipeline.caching import Caching
 from dsnb.pipeline.engine.iterator import ElementIterator
+from dsnb.pipeline.engine.padding import Padding
 from dsnb.pipeline.graph import describe
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, Operation
+from dsnb.pipeline.operations.batch import Batch
+from dsnb.pipeline.operations.bucket_by_sequence_length import BucketBySequenceLength, Buckets
+from dsnb.pipeline.operations.cache import CHUNK_BYTES, LEASE_S, Cache
 from dsnb.pipeline.operations.choose_from_datasets import ChooseFromDatasets
+from dsnb.pipeline.operations.concatenate import Concatenate
+from dsnb.pipeline.operations.enumerate import Enumerate
+from dsnb.pipeline.operations.filter import Filter
+from dsnb.pipeline.operations.flat_map import FlatMap
+from dsnb.pipeline.operations.group_by_window import GroupByWindow
+from dsnb.pipeline.operations.interleave import DEFAULT_CYCLE, Interleave
+from dsnb.pipeline.operations.map import Map
+from dsnb.pipeline.operations.padded_batch import PaddedBatch
+from dsnb.pipeline.operations.prefetch import Prefetch
+from dsnb.pipeline.operations.rebatch import Rebatch
+from dsnb.pipeline.operations.repeat import Repeat
 from dsnb.pipeline.operations.replicate import Replicate
 from dsnb.pipeline.operations.sample_from_datasets import SampleFromDatasets
-from dsnb.pipeline.operations.with_options import options_of
+from dsnb.pipeline.operations.scan import Scan
+from dsnb.pipeline.operations.shard import Shard, checked_shard
+from dsnb.pipeline.operations.shuffle import Shuffle
+from dsnb.pipeline.operations.skip import Skip
+from dsnb.pipeline.operations.take import Take
+from dsnb.pipeline.operations.take_while import TakeWhile
+from dsnb.pipeline.operations.unbatch import Unbatch
+from dsnb.pipeline.operations.unique import Unique
+from dsnb.pipeline.operations.window import Window
+from dsnb.pipeline.operations.with_options import Options, WithOptions, options_of, options_rule
 from dsnb.pipeline.operations.zip import Zip
 from dsnb.pipeline.position import DatasetIteration, IterationCounter
 from dsnb.pipeline.sources.arrays import column_of, flatten_input, tensor_of
@@ -39,8 +71,19 @@ from dsnb.pipeline.sources.generator import Generator
 from dsnb.pipeline.sources.range import Range
 from dsnb.pipeline.sources.slices import Slices
 from dsnb.pipeline.sources.tensors import Tensors
-from dsnb.pipeline.transformations import Transformations
-from dsnb.pipeline.validate import dataset, datasets, operations_of_one_spec, sampling_weights, seed, weights_or_equal
+from dsnb.pipeline.specs import are_compatible
+from dsnb.pipeline.validate import (
+    called_with_elements,
+    count_or_all,
+    cycle_length,
+    dataset,
+    datasets,
+    operations_of_one_spec,
+    parallel_calls,
+    sampling_weights,
+    seed,
+    weights_or_equal,
+)
 
 AUTOTUNE: Final = validate.AUTOTUNE
 """For `num_parallel_calls` and `buffer_size`: dsnb chooses the value by measuring while the pipeline runs."""
@@ -48,6 +91,7 @@ AUTOTUNE: Final = validate.AUTOTUNE
 
 _OPERATION = instance(Operation, hint="begin with Dataset.from_tensor_slices, from_generator, range or list_files")
 _BOUND = integer()
+_ROWS = integer(1)
 _generator = partial(
     function,
     hint="pass the function, not its result: from_generator(rows), not from_generator(rows()); it is called anew for "
@@ -55,11 +99,19 @@ _generator = partial(
 )
 
 
+def _batch_sizes(name: str, value: Any) -> tuple[int, ...]:
+    """Check and return the numbers of rows, which are used by turns."""
+    sizes: tuple[int, ...] = each(_ROWS)(name, value if isinstance(value, Iterable) else [value])
+    if not sizes:
+        raise InvalidArgumentError(f"`{name}` is empty", hint="pass a number, or several to be used by turns")
+    return sizes
+
+
 class UnknownLengthError(FailedPreconditionError, TypeError):
     """`len()` of a dataset that never ends, or whose length is unknown until it is read."""
 
 
-class Dataset(Transformations, Caching):
+class Dataset:
     """A pipeline: a source of elements, and operations on them. Immutable; each method returns a new dataset.
 
     Elements are NumPy: arrays are read-only, Python numbers become NumPy scalars, `str` and `bytes` stay, and so do the
@@ -84,9 +136,6 @@ class Dataset(Transformations, Caching):
         self.operation = operation
         self._iterations = IterationCounter()
 
-    def _derived(self, operation: Operation) -> Dataset:
-        return Dataset(operation)
-
     def __reduce__(self) -> tuple[Any, ...]:
         # A dataset that a user's function captures is pickled as its pipeline, without the number of epochs read.
         return Dataset, (self.operation,)
@@ -94,6 +143,8 @@ class Dataset(Transformations, Caching):
     def __dsnb_fingerprint__(self) -> Any:
         # A dataset is identified by its pipeline.
         return self.operation
+
+    # ---- sources
 
     @staticmethod
     @checked(args=anything)
@@ -228,6 +279,8 @@ class Dataset(Transformations, Caching):
         )
         return Dataset(operation)
 
+    # ---- several datasets
+
     @staticmethod
     @checked(args=anything, datasets=anything)
     def zip(*args: Any, datasets: Any = None) -> Dataset:
@@ -280,7 +333,7 @@ class Dataset(Transformations, Caching):
             'abcabc'
         """
         choice = Replicate(inputs=(choice_dataset.operation,))
-        inputs = (choice, *operations_of_one_spec(datasets))
+        inputs = (choice, *operations_of_one_spec([one.operation for one in datasets]))
         return Dataset(ChooseFromDatasets(inputs=inputs, stop_on_empty=stop_on_empty_dataset))
 
     @staticmethod
@@ -311,7 +364,7 @@ class Dataset(Transformations, Caching):
             >>> sorted(int(x) for x in ds)
             [0, 1, 2, 10, 11, 12]
         """
-        sources = operations_of_one_spec(datasets)
+        sources = operations_of_one_spec([one.operation for one in datasets])
         drawn = weights_or_equal(weights, len(sources))
         operation = SampleFromDatasets(
             inputs=tuple(source for source, share in zip(sources, drawn, strict=True) if share),
@@ -321,6 +374,698 @@ class Dataset(Transformations, Caching):
             rerandomize=rerandomize_each_iteration is True,
         )
         return Dataset(operation)
+
+    @checked(dataset=dataset)
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """Append another dataset to this one (as in tf.data); sizes of dimensions may differ.
+
+        Args:
+            dataset: The dataset whose elements follow.
+
+        Raises:
+            InvalidArgumentError: both element specs are known and not compatible.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(2).concatenate(Dataset.range(7, 9))]
+            [0, 1, 7, 8]
+        """
+        second = dataset.operation
+        mine, its = self.operation.element_spec, second.element_spec
+        if mine is not None and its is not None and not are_compatible(mine, its):
+            raise InvalidArgumentError(
+                f"`dataset` has elements of the spec {its}, which cannot follow elements of the spec {mine}",
+                hint="give both the same structure, dtypes and numbers of dimensions with `map`",
+            )
+        return Dataset(Concatenate(inputs=(self.operation, second)))
+
+    # ---- functions of elements
+
+    @checked(map_func=function, num_parallel_calls=parallel_calls)
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Call a function for each element; its results are the elements of the new dataset.
+
+        A tuple is unpacked into arguments; a dict, a named tuple or anything else is passed as one argument (as in
+        tf.data). An error of the function is raised in place of the element; the following `next` continues with the
+        next element.
+
+        Args:
+            map_func: Takes NumPy arrays and scalars, `str` and `bytes`; returns arrays, numbers or text, nested in
+                tuples, dicts or lists. It may return the same buffer repeatedly: values that it can still write to are
+                copied.
+            num_parallel_calls: How many threads call it; None for the reading thread, `AUTOTUNE` to measure whether
+                threads help (they do not help short functions that hold the GIL).
+            deterministic: False yields results of several threads in the order in which they are ready. None follows
+                `with_options`, else True.
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called, or an invalid number of calls.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(4).map(lambda x: x * x)]
+            [0, 1, 4, 9]
+        """
+        operation = Map(
+            inputs=(self.operation,),
+            function=called_with_elements("map_func", map_func, self.operation),
+            calls=num_parallel_calls,
+            deterministic=deterministic,
+        )
+        return Dataset(operation)
+
+    @checked(predicate=function)
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """Keep the elements for which a function returns True; called with arguments as in `map` (as in tf.data).
+
+        Args:
+            predicate: Takes an element as in `map`; returns one truth value.
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(6).filter(lambda x: x % 2 == 0)]
+            [0, 2, 4]
+        """
+        called_with_elements("predicate", predicate, self.operation)
+        return Dataset(Filter(inputs=(self.operation,), predicate=predicate))
+
+    @checked(predicate=function)
+    def take_while(self, predicate: Callable[..., Any]) -> Dataset:
+        """Keep the elements before the first for which a function returns False; called as in `map` (as in tf.data).
+
+        Args:
+            predicate: Takes an element as in `map`; returns one truth value.
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(10).take_while(lambda x: x * x < 10)]
+            [0, 1, 2, 3]
+        """
+        called_with_elements("predicate", predicate, self.operation)
+        return Dataset(TakeWhile(inputs=(self.operation,), predicate=predicate))
+
+    @checked(initial_state=anything, scan_func=function_of("the state", "an element"))
+    def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
+        """Call a function for each element, with a state that passes from one call to the next (as in tf.data).
+
+        An error of the function is raised in place of the element; the state stays as it was, and the following `next`
+        continues with the next element.
+
+        Args:
+            initial_state: The state for the first call of each epoch; read as in `from_tensors`, arrays are read-only.
+            scan_func: Takes the state and an element (a tuple is not unpacked); returns the next state, nested like the
+                first one, and the element of the new dataset.
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called, or a state that NumPy cannot read.
+
+        Example:
+            >>> sums = Dataset.range(5).scan(0, lambda total, x: (total + x, total + x))
+            >>> [int(x) for x in sums]
+            [0, 1, 3, 6, 10]
+        """
+        structure, leaves = flatten_input(initial_state, "initial_state")
+        operation = Scan(
+            inputs=(self.operation,),
+            structure=structure,
+            leaves=tuple(tensor_of(leaf, "initial_state") for leaf in leaves),
+            function=scan_func,
+        )
+        return Dataset(operation)
+
+    @checked(
+        map_func=function,
+        cycle_length=cycle_length,
+        block_length=optional(integer(1)),
+        num_parallel_calls=parallel_calls,
+    )
+    def interleave(
+        self,
+        map_func: Callable[..., Dataset],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Make a dataset of each element, and take `block_length` elements from `cycle_length` of them by turns.
+
+        The order is tf.data's: when a dataset ends, its place in the cycle stays empty and gets the next dataset at its
+        next turn.
+
+        Args:
+            map_func: Takes an element as in `map`; returns a Dataset.
+            cycle_length: How many datasets are read by turns; None and `AUTOTUNE` mean 8, on every machine.
+            block_length: How many elements are taken at each turn; None means 1.
+            num_parallel_calls: How many of the datasets are read ahead, each on its own thread; `AUTOTUNE` for all of
+                them.
+            deterministic: False skips a dataset that has no element ready. None follows `with_options`, else True.
+
+        Raises:
+            InvalidArgumentError: a length is below 1. While reading: the function returned something else than a
+                Dataset.
+
+        Example:
+            >>> ds = Dataset.range(1, 4).interleave(lambda x: Dataset.from_tensors(x).repeat(2), cycle_length=2)
+            >>> [int(x) for x in ds]
+            [1, 2, 1, 2, 3, 3]
+        """
+        operation = Interleave(
+            inputs=(self.operation,),
+            function=called_with_elements("map_func", map_func, self.operation),
+            cycle=DEFAULT_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length,
+            block=1 if block_length is None else block_length,
+            calls=num_parallel_calls,
+            deterministic=deterministic,
+        )
+        return Dataset(operation)
+
+    @checked(map_func=function)
+    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+        """Make a dataset of each element, and read these datasets one after another (as in tf.data).
+
+        Args:
+            map_func: Takes an element as in `map`; returns a Dataset.
+
+        Raises:
+            InvalidArgumentError: while reading, if the function returns something that is not a Dataset.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(4).flat_map(Dataset.range)]
+            [0, 0, 1, 0, 1, 2]
+        """
+        called_with_elements("map_func", map_func, self.operation)
+        return Dataset(FlatMap(inputs=(self.operation,), function=map_func))
+
+    # ---- order and selection
+
+    @checked(buffer_size=integer(1), seed=seed)
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = True
+    ) -> Dataset:
+        """Return elements in random order, drawn from a buffer of the next `buffer_size` elements (as in tf.data).
+
+        For a perfect shuffle the buffer must hold the whole dataset. The order for a seed does not depend on timing.
+
+        Args:
+            buffer_size: 1 or more elements; 1 keeps the order.
+            seed: With a seed, epoch k has the same order in every run.
+            reshuffle_each_iteration: False gives the same order in all epochs; without a seed that is one fixed order.
+
+        Raises:
+            InvalidArgumentError: the buffer size is below 1.
+
+        Example:
+            >>> sorted(int(x) for x in Dataset.range(5).shuffle(3, seed=1))
+            [0, 1, 2, 3, 4]
+        """
+        operation = Shuffle(
+            inputs=(self.operation,),
+            size=buffer_size,
+            seed=seed,
+            reshuffle=reshuffle_each_iteration is not False,
+        )
+        return Dataset(operation)
+
+    @checked(count=optional(integer(-1, hint="pass a count of 0 or more, or None for ever")))
+    def repeat(self, count: int | None = None) -> Dataset:
+        """Repeat the dataset `count` times; forever with None or -1 (as in tf.data).
+
+        An endless repeat of a dataset that turns out to be empty ends. Each repetition runs the pipeline anew.
+
+        Args:
+            count: 0 or more; None or -1 for an endless dataset.
+
+        Raises:
+            InvalidArgumentError: the count is below -1.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(2).repeat(3)]
+            [0, 1, 0, 1, 0, 1]
+        """
+        return Dataset(Repeat(inputs=(self.operation,), count=None if count == -1 else count))
+
+    @checked(count=count_or_all)
+    def take(self, count: int) -> Dataset:
+        """Keep the first `count` elements, all of them with -1 (as in tf.data); later elements are not computed.
+
+        Args:
+            count: 0 or more, or -1.
+
+        Raises:
+            InvalidArgumentError: the count is below -1.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(10).take(3)]
+            [0, 1, 2]
+        """
+        return Dataset(Take(inputs=(self.operation,), count=count))
+
+    @checked(count=count_or_all)
+    def skip(self, count: int) -> Dataset:
+        """Drop the first `count` elements, all of them with -1 (as in tf.data).
+
+        Args:
+            count: 0 or more, or -1.
+
+        Raises:
+            InvalidArgumentError: the count is below -1.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(5).skip(3)]
+            [3, 4]
+        """
+        return Dataset(Skip(inputs=(self.operation,), count=count))
+
+    @checked(num_shards=integer(), index=integer())
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """Keep the elements at `index`, `index + num_shards`, and so on (as in tf.data).
+
+        All shards together contain each element once, provided that each of them sees the elements in the same order:
+        shard before an unseeded `shuffle`.
+
+        Args:
+            num_shards: 1 or more; or `dsnb.SHARD_HINT`, which the workers of a job in the mode `ShardingPolicy.HINT`
+                replace by their number and index.
+            index: 0 to `num_shards - 1`; ignored with `SHARD_HINT`.
+
+        Raises:
+            InvalidArgumentError: the numbers can never be valid. While reading: FailedPreconditionError, if the hint
+                was not replaced.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(10).shard(4, 1)]
+            [1, 5, 9]
+        """
+        count, position_in_cycle = checked_shard(num_shards, index)
+        return Dataset(Shard(inputs=(self.operation,), count=count, index=position_in_cycle))
+
+    @checked()
+    def unique(self) -> Dataset:
+        """Drop elements that occurred before (as in tf.data, but for elements of every kind).
+
+        Memory use grows with the number of distinct elements: short ones are kept, others as a 16-byte digest. 0.0 and
+        -0.0 count as equal, and so do all NaNs.
+
+        Example:
+            >>> [int(x) for x in Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()]
+            [1, 37, 2]
+        """
+        return Dataset(Unique(inputs=(self.operation,)))
+
+    @checked(start=integer(-(1 << 62), 1 << 62))
+    def enumerate(self, start: int = 0) -> Dataset:
+        """Pair each element with its number, an int64 that counts from `start` (as in tf.data).
+
+        Args:
+            start: The number of the first element.
+
+        Example:
+            >>> [(int(i), x) for i, x in Dataset.from_tensor_slices(["a", "b"]).enumerate(5)]
+            [(5, 'a'), (6, 'b')]
+        """
+        return Dataset(Enumerate(inputs=(self.operation,), start=start))
+
+    # ---- batches, windows and buckets
+
+    @checked(batch_size=_ROWS, num_parallel_calls=parallel_calls)
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Lay out `batch_size` consecutive elements as one, each leaf with one more dimension (as in tf.data).
+
+        `str` becomes a NumPy array of text ("U"), `bytes` an array of bytes ("S"). A value that ends in a NUL is
+        refused, because such an array would drop the NUL.
+
+        Args:
+            batch_size: 1 or more.
+            drop_remainder: Drop a smaller last batch; then the size of the first dimension is known.
+            num_parallel_calls: Accepted for compatibility with tf.data and ignored: a batch is one copy, which threads
+                do not speed up. To make batches while the reader works, use `prefetch` afterwards.
+            deterministic: Accepted for compatibility with tf.data and ignored.
+
+        Raises:
+            InvalidArgumentError: the batch size is below 1. While reading: an element differs from the first of its
+                batch in shape, dtype or structure; the element is dropped and the error raised in its place.
+
+        Example:
+            >>> list(Dataset.range(5).batch(2))
+            [array([0, 1]), array([2, 3]), array([4])]
+        """
+        return Dataset(Batch(inputs=(self.operation,), size=batch_size, drop_remainder=drop_remainder))
+
+    @checked(batch_size=_ROWS, padded_shapes=anything, padding_values=anything)
+    def padded_batch(
+        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
+    ) -> Dataset:
+        """Lay out `batch_size` consecutive elements as one, their leaves padded to one size (as in tf.data).
+
+        Args:
+            batch_size: 1 or more.
+            padded_shapes: Nested like the elements: the sizes of each leaf, as in `[None, 28]`, where None (or -1)
+                means the largest size in the batch. None alone means that for all dimensions.
+            padding_values: Nested like the elements: the fill value of each leaf; or one value for all leaves. None for
+                zeros, and "" for text.
+            drop_remainder: Drop a smaller last batch.
+
+        Raises:
+            InvalidArgumentError: the batch size is below 1, or shapes or values do not fit the elements; raised here if
+                the element spec is known, else while reading, in place of the element. Also while reading, for an
+                element larger than `padded_shapes`.
+
+        Example:
+            >>> import numpy as np
+            >>> rows = Dataset.range(1, 4).map(lambda n: np.full(n, n))
+            >>> [batch.tolist() for batch in rows.padded_batch(2)]
+            [[[1, 0], [2, 2]], [[3, 3, 3]]]
+        """
+        operation = PaddedBatch(
+            inputs=(self.operation,),
+            size=batch_size,
+            drop_remainder=drop_remainder,
+            padding=Padding(shapes=padded_shapes, values=padding_values),
+        )
+        operation.check()
+        return Dataset(operation)
+
+    @checked()
+    def unbatch(self) -> Dataset:
+        """Cut each element into elements along the first dimension of its leaves (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: a leaf has no dimensions; raised here if the element spec is known, else while
+                reading. Also while reading, for leaves of different lengths.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(5).batch(2).unbatch()]
+            [0, 1, 2, 3, 4]
+        """
+        self._check_rows("unbatch")
+        return Dataset(Unbatch(inputs=(self.operation,)))
+
+    @checked(batch_size=_batch_sizes)
+    def rebatch(self, batch_size: int | Iterable[int], drop_remainder: bool = False) -> Dataset:
+        """Cut and join batches to another size, like `unbatch().batch(n)` but with few copies (as in tf.data).
+
+        Args:
+            batch_size: 1 or more rows; several numbers are used by turns.
+            drop_remainder: Drop a smaller last batch.
+
+        Raises:
+            InvalidArgumentError: a size is below 1, or a leaf has no dimensions; the latter is raised here if the
+                element spec is known, else while reading. Also while reading, for batches whose rows differ from those
+                of the first.
+
+        Example:
+            >>> list(Dataset.range(8).batch(4).rebatch([2, 1]))
+            [array([0, 1]), array([2]), array([3, 4]), array([5]), array([6, 7])]
+        """
+        assert isinstance(batch_size, tuple)  # by its rule
+        self._check_rows("rebatch")
+        return Dataset(Rebatch(inputs=(self.operation,), sizes=batch_size, drop_remainder=drop_remainder))
+
+    @checked(size=integer(1), shift=optional(integer(1)), stride=integer(1))
+    def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
+        """Make elements that are datasets of `size` consecutive elements (as in tf.data).
+
+        For tuples and dicts, each leaf is a dataset of its own, nested like the elements. A window must be read in the
+        pipeline that makes it: use `flat_map` or `interleave` afterwards.
+
+        Args:
+            size: Elements of a window, 1 or more; the last windows may have fewer.
+            shift: How many elements after this window's start the next one starts; None means `size`, so that windows
+                do not overlap.
+            stride: Distance between the elements of a window.
+            drop_remainder: Drop windows with fewer than `size` elements.
+
+        Raises:
+            InvalidArgumentError: a number is below 1.
+
+        Example:
+            >>> windows = Dataset.range(7).window(3, shift=2, stride=2, drop_remainder=True)
+            >>> list(windows.flat_map(lambda window: window.batch(3)))
+            [array([0, 2, 4]), array([2, 4, 6])]
+        """
+        operation = Window(
+            inputs=(self.operation,),
+            make_dataset=Dataset,
+            size=size,
+            shift=size if shift is None else shift,
+            stride=stride,
+            drop_remainder=drop_remainder,
+        )
+        return Dataset(operation)
+
+    @checked(
+        key_func=function,
+        reduce_func=function_of("a key", "a Dataset"),
+        window_size=optional(_ROWS),
+        window_size_func=optional(function_of("a key")),
+    )
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[[Any, Dataset], Dataset],
+        window_size: int | None = None,
+        window_size_func: Callable[[Any], Any] | None = None,
+    ) -> Dataset:
+        """Gather elements with the same key into windows, and read the datasets that a function makes of them in turn.
+
+        A window is passed on when it is full; at the end, incomplete windows follow in the order of their keys (as in
+        tf.data).
+
+        Args:
+            key_func: Takes an element as in `map`; returns its key, a whole number.
+            reduce_func: Takes a key and a Dataset of up to `window_size` elements with that key; returns a Dataset.
+            window_size: 1 or more elements.
+            window_size_func: Instead of `window_size`: takes a key and returns the size of its windows.
+
+        Raises:
+            InvalidArgumentError: the size is below 1, or both or none of the two are given. While reading, in place of
+                an element: its key is not a whole number.
+
+        Example:
+            >>> ds = Dataset.range(10).group_by_window(lambda x: x % 2, lambda key, window: window.batch(3), 3)
+            >>> list(ds)
+            [array([0, 2, 4]), array([1, 3, 5]), array([6, 8]), array([7, 9])]
+        """
+        size = window_size if window_size is not None else window_size_func
+        if size is None or (window_size is not None and window_size_func is not None):
+            raise InvalidArgumentError(
+                "Must pass either `window_size` or `window_size_func`, but not both",
+                hint="window_size=10, or a function that gives the size for a key",
+            )
+        operation = GroupByWindow(
+            inputs=(self.operation,),
+            make_dataset=Dataset,
+            key=called_with_elements("key_func", key_func, self.operation),
+            reduce=reduce_func,
+            window_size=size,
+        )
+        return Dataset(operation)
+
+    @checked(
+        element_length_func=function,
+        bucket_boundaries=each(_ROWS),
+        bucket_batch_sizes=each(_ROWS),
+        padded_shapes=anything,
+        padding_values=anything,
+    )
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Iterable[int],
+        bucket_batch_sizes: Iterable[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Batch elements of similar length, so that little padding is needed (as in tf.data).
+
+        Args:
+            element_length_func: Takes an element as in `map`; returns its length, a whole number.
+            bucket_boundaries: Ascending; bucket k contains lengths from boundary k - 1 to boundary k, exclusive.
+            bucket_batch_sizes: One for each bucket: one more than there are boundaries.
+            padded_shapes: As in `padded_batch`.
+            padding_values: As in `padded_batch`.
+            pad_to_bucket_boundary: Pad to the largest length of the bucket instead of the batch; elements beyond the
+                last boundary are refused.
+            no_padding: Batch like `batch`, without padding.
+            drop_remainder: Drop smaller last batches.
+
+        Raises:
+            InvalidArgumentError: the boundaries are not ascending, or the number of batch sizes differs from that of
+                buckets.
+
+        Example:
+            >>> import numpy as np
+            >>> rows = Dataset.from_tensor_slices([1, 5, 2, 4]).map(lambda n: np.full(n, n))
+            >>> [batch.tolist() for batch in rows.bucket_by_sequence_length(len, [3], [2, 2])]
+            [[[1, 0], [2, 2]], [[5, 5, 5, 5, 5], [4, 4, 4, 4, 0]]]
+        """
+        buckets = Buckets(
+            length=called_with_elements("element_length_func", element_length_func, self.operation),
+            boundaries=tuple(bucket_boundaries),
+            sizes=tuple(bucket_batch_sizes),
+            padding=None if no_padding else Padding(shapes=padded_shapes, values=padding_values),
+            pad_to_boundary=pad_to_bucket_boundary and not no_padding,
+            drop_remainder=drop_remainder,
+        )
+        buckets.check()
+        operation = BucketBySequenceLength(
+            inputs=(self.operation,),
+            make_dataset=Dataset,
+            key=buckets.bucket_of,
+            reduce=buckets.batch,
+            window_size=buckets.size,
+            buckets=buckets,
+        )
+        return Dataset(operation)
+
+    def _check_rows(self, name: str) -> None:
+        spec = self.operation.element_spec
+        if spec is not None and any(not leaf.shape for leaf in flatten(spec)):
+            raise InvalidArgumentError(
+                f"{name}: elements of the spec {spec} have a leaf without dimensions: there are no rows to cut",
+                hint=f"leave `{name}` out, or `batch` first",
+            )
+
+    # ---- how the pipeline runs
+
+    @checked(buffer_size=integer(AUTOTUNE, hint="pass a number of elements, or dsnb.AUTOTUNE"))
+    def prefetch(self, buffer_size: int) -> Dataset:
+        """Prepare up to `buffer_size` elements on a thread while the reader works (as in tf.data).
+
+        Args:
+            buffer_size: A number of elements; 0 for no look-ahead; `AUTOTUNE` to begin with two and double whenever the
+                reader had to wait, up to 64 MiB.
+
+        Raises:
+            InvalidArgumentError: the size is negative and not AUTOTUNE.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(3).prefetch(2)]
+            [0, 1, 2]
+        """
+        return Dataset(Prefetch(inputs=(self.operation,), size=buffer_size))
+
+    @checked(
+        where=optional(parse_location),
+        filename=optional(parse_location),
+        limit_bytes=optional(integer(0)),
+        expire_seconds=optional(seconds),
+        chunk_bytes=nbytes,
+        lease_seconds=seconds,
+    )
+    def cache(
+        self,
+        where: str | os.PathLike[str] | None = None,
+        *,
+        filename: str | os.PathLike[str] | None = None,
+        limit_bytes: int | None = None,
+        expire_seconds: float | None = None,
+        content: bool = False,
+        chunk_bytes: int = CHUNK_BYTES,
+        lease_seconds: float = LEASE_S,
+    ) -> Dataset:
+        """Record the elements; later epochs and concurrent runs read them back (as in tf.data, and more).
+
+        With a directory, any number of runs share one recording: one of them writes it, the others read what is
+        written, and take over if the writer stops. The recording is identified by the pipeline itself, including the
+        code of its functions and the files that it names, so a changed pipeline is recorded anew. A run that stops
+        early leaves its part, and the next run continues from there.
+
+        A `shuffle` before `cache` is recorded in the order of one epoch and stays that way: shuffle after `cache`
+        instead. If it has no seed, a `CacheWarning` says so.
+
+        Args:
+            where: A directory; `redis://host:port/db`, for runs on hosts without a shared disk; any other address that
+                fsspec supports, to be written by one run at a time; None or "" for the memory of this process.
+            filename: tf.data's name of `where`; it is a directory here too.
+            limit_bytes: Maximum size in memory, or of all recordings in the directory; None for no limit. To stay
+                within it, recordings that are not being read are removed, the least recently used first. Elements
+                beyond it are produced in each epoch.
+            expire_seconds: How long a recording that is not read is kept in a directory or on a Redis server; None for
+                as long as possible. A directory is checked when a recording in it is opened.
+            content: Whether to detect changed files by content, which must be read for it, instead of size and
+                modification time.
+            chunk_bytes: How much is written at once; data is written at least once a second.
+            lease_seconds: After this time without a sign of life from the writer, another run takes over.
+
+        Raises:
+            InvalidArgumentError: for an invalid location; for both `where` and `filename`; for `expire_seconds` with
+                memory, or with a store that removes nothing by itself.
+            FailedPreconditionError: the pipeline refers to something that cannot be compared, such as an open file, so
+                that changes would go unnoticed; the message names it. Also for a directory of a newer version of dsnb.
+
+        Example:
+            >>> calls = []
+            >>> ds = Dataset.range(3).map(lambda x: calls.append(1) or x * x).cache()
+            >>> [int(x) for x in ds], [int(x) for x in ds], len(calls)
+            ([0, 1, 4], [0, 1, 4], 3)
+        """
+        if where is not None and filename is not None:
+            raise InvalidArgumentError(
+                "`cache` was given both `where` and `filename`",
+                hint="pass one: they are two names of the same argument",
+            )
+        location: Any = where if filename is None else filename
+        _check_expiry(location, expire_seconds)
+        operation = Cache(
+            inputs=(self.operation,),
+            where=location,
+            memory=RecordingMemory(limit_bytes, keep_between_passes=location is None),
+            limit=limit_bytes,
+            expire_s=expire_seconds,
+            content=content,
+            chunk_bytes=chunk_bytes,
+            lease_s=lease_seconds,
+        )
+        operation.check()
+        return Dataset(operation)
+
+    @checked(options=options_rule)
+    def with_options(self, options: Options) -> Dataset:
+        """Set how the whole pipeline runs, and what its elements look like (as in tf.data).
+
+        Args:
+            options: Later settings override earlier ones; a setting of None changes nothing.
+
+        Raises:
+            InvalidArgumentError: for anything that is not a `dsnb.Options`.
+
+        Example:
+            >>> (array,) = Dataset.from_tensors([1, 2]).with_options(Options(writable=True))
+            >>> array += 1
+            >>> array
+            array([2, 3])
+        """
+        operation = WithOptions(
+            inputs=(self.operation,), deterministic=options.deterministic, writable=options.writable
+        )
+        return Dataset(operation)
+
+    @checked()
+    def options(self) -> Options:
+        """Return the settings of this pipeline (as in tf.data).
+
+        Example:
+            >>> Dataset.range(3).with_options(Options(deterministic=False)).options()
+            Options(deterministic=False, writable=None)
+        """
+        return options_of(self.operation)
 
     @checked(transformation_func=function_of("this dataset"))
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
@@ -345,6 +1090,8 @@ class Dataset(Transformations, Caching):
                 hint="return the new dataset",
             )
         return made
+
+    # ---- what it is, and reading it
 
     @property
     def element_spec(self) -> Any:
@@ -402,3 +1149,18 @@ class Dataset(Transformations, Caching):
 
     def _chain(self) -> str:
         return describe(self.operation)
+
+
+def _check_expiry(location: str | None, seconds: float | None) -> None:
+    if seconds is None:
+        return
+    if location is None:
+        raise InvalidArgumentError(
+            "`expire_seconds` was given for a recording in memory, which goes with the dataset",
+            hint="leave it out, or give `cache` a directory",
+        )
+    if not supports_expiry(location):
+        raise InvalidArgumentError(
+            f"`expire_seconds` was given for {without_password(location)}, where dsnb cannot tell what is being read",
+            hint="leave it out and let the store itself expire files, or use a directory or a Redis server",
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dsnb.arguments import Rule, check_accepts, each, integer, number, optional, short_repr
 from dsnb.elements.structure import structure_of
@@ -12,9 +12,6 @@ from dsnb.pipeline.operation import Operation, walk
 from dsnb.pipeline.sources.elements import Elements
 from dsnb.pipeline.specs import are_compatible
 
-if TYPE_CHECKING:
-    from dsnb.pipeline.dataset import Dataset
-
 AUTOTUNE: Final = -1
 """For `num_parallel_calls` and `buffer_size`: dsnb chooses the value by measuring while the pipeline runs."""
 
@@ -22,18 +19,18 @@ MOST_THREADS: Final = 1024
 """A system may refuse to start more threads; Python's threads compete for the GIL long before that."""
 
 
-def dataset(name: str, value: Any) -> Dataset:
+def dataset(name: str, value: Any) -> Any:
     """Check that a value is a dataset."""
     if not isinstance(getattr(value, "operation", None), Operation):
         raise InvalidArgumentError(f"`{name}` is {type(value).__name__}, not a Dataset", hint="pass a dsnb.Dataset")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
-def datasets(name: str, value: Any) -> tuple[Dataset, ...]:
+def datasets(name: str, value: Any) -> tuple[Any, ...]:
     """Check and return a list of datasets."""
     if isinstance(getattr(value, "operation", None), Operation):  # otherwise `each` would iterate its elements
         raise InvalidArgumentError(f"`{name}` is a Dataset, not a list of them", hint="pass a list of datasets")
-    found: tuple[Dataset, ...] = each(dataset, "pass a list of datasets")(name, value)
+    found: tuple[Any, ...] = each(dataset, "pass a list of datasets")(name, value)
     return found
 
 
@@ -72,19 +69,18 @@ def called_with_elements(name: str, value: Callable[..., Any], source: Operation
     return check_accepts(name, value, count, f"elements have {parts}")
 
 
-def operations_of_one_spec(given: Sequence[Dataset]) -> tuple[Operation, ...]:
-    """Return the operations of `datasets`, which must be at least one and have compatible element specs."""
-    found = tuple(one.operation for one in given)
-    if not found:
+def operations_of_one_spec(given: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Return the operations of the argument `datasets`: at least one, with compatible element specs."""
+    if not given:
         raise InvalidArgumentError("`datasets` is empty", hint="pass a list of one dataset or more")
-    known = [source.element_spec for source in found if source.element_spec is not None]
+    known = [source.element_spec for source in given if source.element_spec is not None]
     for spec in known:
         if not are_compatible(known[0], spec):
             raise InvalidArgumentError(
                 f"`datasets` have elements of the specs {known[0]} and {spec}, which cannot be in one dataset",
                 hint="give all datasets the same structure, dtypes and numbers of dimensions with `map`",
             )
-    return found
+    return tuple(given)
 
 
 def weights_or_equal(weights: Sequence[float] | None, count: int) -> list[float]:

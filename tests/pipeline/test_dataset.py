@@ -21,9 +21,7 @@ import dsnb.pipeline.engine.ownership
 import dsnb.pipeline.engine.run_length
 import dsnb.pipeline.engine.to_numpy
 import dsnb.pipeline.file_datasets
-import dsnb.pipeline.grouping
 import dsnb.pipeline.splits
-import dsnb.pipeline.transformations
 from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.dataset import Dataset, UnknownLengthError
 from dsnb.pipeline.file_datasets import TextLineDataset
@@ -32,8 +30,6 @@ from tests.pipeline.driving import failing_at, plain, run, values
 
 MODULES = [
     dsnb.pipeline.dataset,
-    dsnb.pipeline.transformations,
-    dsnb.pipeline.grouping,
     dsnb.pipeline.file_datasets,
     dsnb.pipeline.splits,
     dsnb.pipeline.engine.assemble,

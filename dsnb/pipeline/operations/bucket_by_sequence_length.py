@@ -6,7 +6,7 @@ import operator
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -16,9 +16,6 @@ from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.padding import Padding
 from dsnb.pipeline.operations.group_by_window import GroupByWindow
-
-if TYPE_CHECKING:
-    from dsnb.pipeline.dataset import Dataset
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +72,8 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
         size: int = self.sizes[bucket]
         return size
 
-    def batch(self, bucket: Any, window: Dataset) -> Dataset:
-        """Turn a full bucket into one batch."""
+    def batch(self, bucket: Any, window: Any) -> Any:
+        """Turn a dataset of the elements of a full bucket into one of their batch."""
         size = self.sizes[bucket]
         if self.padding is None:
             return window.batch(size, self.drop_remainder)
@@ -85,7 +82,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
             padding = replace(padding, shapes=self._shapes(window, self.boundaries[bucket] - 1))
         return window.padded_batch(size, padding.shapes, padding.values, self.drop_remainder)
 
-    def _shapes(self, window: Dataset, largest: int) -> Any:
+    def _shapes(self, window: Any, largest: int) -> Any:
         """Return the shape of each leaf, with the largest length of the bucket where the user gave no size."""
         assert self.padding is not None
         with iter(window) as elements:

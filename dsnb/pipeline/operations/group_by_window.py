@@ -17,12 +17,20 @@ from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, StageReport
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.operations.flat_map import FlatMapStage
-from dsnb.pipeline.sources.elements import dataset_of
+from dsnb.pipeline.sources.elements import Elements
 
 
 class GroupByWindow(Operation, frozen=True, kw_only=True):
-    """All elements of `reduce(key, window)`, for windows of up to `window_size(key)` elements with the same key."""
+    """All elements of `reduce(key, window)`, for windows of up to `window_size(key)` elements with the same key.
 
+    Attributes:
+        make_dataset: Makes the dataset of a window from its operation.
+        key: Takes an element; returns its key.
+        reduce: Takes a key and a window; returns a dataset.
+        window_size: How many elements a window has, or a function that takes a key and returns that.
+    """
+
+    make_dataset: Callable[[Operation], Any]
     key: Callable[..., Any]
     reduce: Callable[..., Any]
     window_size: int | Callable[..., Any]
@@ -43,6 +51,7 @@ class GroupStage(CallingStage):
         super().__init__(
             f"groups of {operation.name}", source, UserFunction(operation.key, operation.name, keep_results=False)
         )
+        self._make_dataset = operation.make_dataset
         self._window_size = operation.window_size
         self._groups: dict[int, list[Any]] = {}
         self._sizes: dict[int, int] = {}
@@ -91,7 +100,7 @@ class GroupStage(CallingStage):
         group = self._groups.setdefault(key, [])
         group.append(element)
         if len(group) >= size:
-            self._ready.append(_window(key, self._groups.pop(key)))
+            self._ready.append(self._window(key, self._groups.pop(key)))
             del self._sizes[key]
 
     def _size_of(self, key: int) -> int:
@@ -113,8 +122,11 @@ class GroupStage(CallingStage):
 
     def _flush(self) -> None:
         self._ended = True
-        self._ready += (_window(key, self._groups[key]) for key in sorted(self._groups))
+        self._ready += (self._window(key, self._groups[key]) for key in sorted(self._groups))
         self._groups.clear()
+
+    def _window(self, key: int, elements: list[Any]) -> tuple[Any, Any]:
+        return np.int64(key), self._make_dataset(Elements(run=tuple(elements)))
 
     def report(self, depth: int) -> StageReport:
         """Counters of this stage; elements in incomplete windows count as buffered."""
@@ -125,10 +137,6 @@ class GroupStage(CallingStage):
             busy_ns=self.own_ns(),
             buffered=sum(map(len, list(self._groups.values()))),
         )
-
-
-def _window(key: int, elements: list[Any]) -> tuple[Any, Any]:
-    return np.int64(key), dataset_of(elements)
 
 
 def _integer(name: str, what: str, value: Any) -> int:

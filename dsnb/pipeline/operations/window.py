@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -10,13 +11,22 @@ from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import BuildContext, Operation
-from dsnb.pipeline.sources.elements import dataset_of
+from dsnb.pipeline.sources.elements import Elements
 from dsnb.pipeline.specs import map_cardinality
 
 
 class Window(Operation, frozen=True, kw_only=True):
-    """A dataset of `size` elements, each `stride` after the one before, for every `shift` elements of the input."""
+    """A dataset of `size` elements, each `stride` after the one before, for every `shift` elements of the input.
 
+    Attributes:
+        make_dataset: Makes the dataset of a window from its operation.
+        size: Elements of a window.
+        shift: Distance between the starts of windows.
+        stride: Distance between the elements of a window.
+        drop_remainder: Whether smaller last windows are dropped.
+    """
+
+    make_dataset: Callable[[Operation], Any]
     size: int
     shift: int
     stride: int = 1
@@ -95,4 +105,6 @@ class WindowStage(Stage):
     def _window(self, elements: list[Any]) -> Any:
         if self._structure is None:
             self._structure = structure_of(elements[0])
-        return rebuild(self._structure, map(dataset_of, columns_of(self._structure, elements)))
+        columns = columns_of(self._structure, elements)
+        datasets = (self._operation.make_dataset(Elements(run=tuple(column))) for column in columns)
+        return rebuild(self._structure, datasets)

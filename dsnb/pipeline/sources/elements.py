@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsnb.elements.copying import copy_run, copy_run_length, nbytes_of
 from dsnb.elements.spec import spec_of
@@ -12,9 +12,6 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.specs import are_compatible, merge_specs
 from dsnb.pipeline.splits import SourceStage, SplitProvider
-
-if TYPE_CHECKING:
-    from dsnb.pipeline.dataset import Dataset
 
 
 class Elements(Operation, frozen=True, kw_only=True):
@@ -68,10 +65,3 @@ class ElementsStage(SourceStage):
         positions = self._splits.take(want)
         run = self._run[positions.start : positions.stop]
         return list(run) if self._may_share_memory else copy_run(list(run))
-
-
-def dataset_of(run: Any) -> Dataset:
-    """Make a dataset of elements that dsnb owns."""
-    from dsnb.pipeline.dataset import Dataset  # the module `dataset` imports all operations
-
-    return Dataset(Elements(run=tuple(run)))
