@@ -8,7 +8,6 @@ generator) has one split: the task that gets it reads everything.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import perf_counter_ns
 
 import msgspec
 
@@ -16,6 +15,7 @@ from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.resume_point import ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.stopwatch import Stopwatch
 
 
 class SplitProvider(msgspec.Struct, frozen=True):
@@ -83,9 +83,8 @@ class SplitCursor:
         self._repetition = feed.repetition(context.provider) if feed is not None else 0
         self._first = 0
         self._end = 0
-        self._waited: tuple[int, int | None] = (0, None)
-        """Finished waiting time for the feed, and the start of the current wait or None; one tuple, so that reports
-        never see half of it."""
+        self._waits = Stopwatch()
+        """Measures waiting for the feed."""
 
     def skip(self, count: int) -> int:
         """Skip positions; return how many there were."""
@@ -129,18 +128,18 @@ class SplitCursor:
         self.taken = 0
 
     def _next_range(self) -> tuple[int, int] | None:
-        waited, began = self._waited[0], perf_counter_ns()
-        self._waited = waited, began
+        if self._feed is None:
+            return next(self._ranges, None)
+        self._waits.start()
         try:
             return next(self._ranges, None)
         finally:
-            self._waited = waited + perf_counter_ns() - began, None
+            self._waits.stop()
 
     @property
     def wait_ns(self) -> int:
         """Time spent waiting for the feed, including the current wait."""
-        waited, since = self._waited
-        return waited if since is None else waited + perf_counter_ns() - since
+        return self._waits.ns
 
 
 class SourceStage(Stage):

@@ -16,7 +16,6 @@ An error takes the place of its element: the elements before it are delivered fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -25,6 +24,7 @@ import numpy as np
 from dsnb.errors import CancelledError, is_element_error
 from dsnb.pipeline.engine.resume_point import START, ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
+from dsnb.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from dsnb.pipeline.splits import SplitCursor
@@ -100,9 +100,8 @@ class Stage:
         self.inputs = inputs
         self.elements = 0
         self.wait_ns = 0
-        self._spent: tuple[int, int | None] = (0, None)
-        """Nanoseconds in finished pulls, and the start time of the running one or None. One tuple, assigned at once, so
-        that a report from another thread never sees half an update."""
+        self._spent = Stopwatch()
+        """Measures pulls."""
         self._previous_split_wait_ns = 0
         """Time that the sources of earlier iterations waited for splits."""
         self._own_ns = 0
@@ -137,18 +136,17 @@ class Stage:
             failure, self._failure = self._failure, None
             self._note_error(failure)
             raise failure
-        # Noted before the call, so that a report during a long call includes the time so far.
-        spent, began = self._spent[0], perf_counter_ns()
-        self._spent = spent, began
+        self._spent.start()
         try:
             run = self.produce(want)
         except Exception as error:
             self._note_error(error)
             raise
         finally:
-            self._spent = spent + perf_counter_ns() - began, None
-        self.elements += len(run)
-        self._delivered += len(run)
+            self._spent.stop()
+        count = len(run)
+        self.elements += count
+        self._delivered += count
         return run
 
     def _note_error(self, error: Exception) -> None:
@@ -159,8 +157,7 @@ class Stage:
     @property
     def spent_ns(self) -> int:
         """Time spent in `pull` so far, including the running one: a function may take minutes."""
-        spent, began = self._spent
-        return spent if began is None else spent + perf_counter_ns() - began
+        return self._spent.ns
 
     def produce(self, want: int) -> Run:
         """Do the work of `pull`, without counters and timing."""
@@ -329,7 +326,7 @@ class Stage:
     def continue_counters(self, previous: Stage) -> None:
         """Add the counters of the previous iteration's stage, since counters in a report only grow."""
         self.elements += previous.elements
-        self._spent = self._spent[0] + previous.spent_ns, self._spent[1]
+        self._spent.add(previous.spent_ns)
         self.wait_ns += previous.wait_ns
         self._previous_split_wait_ns += previous._split_wait_ns()
         for mine, its in zip(self.inputs, previous.inputs, strict=True):
