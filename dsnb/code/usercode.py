@@ -27,29 +27,23 @@ _INSTALLED = {"site-packages", "dist-packages"}
 def user_modules() -> list[ModuleType]:
     """The user's modules that are imported now, including `__main__`.
 
-    A module imported under two names is included once; namespace packages hold no code and are left out. Rescans only
-    if the imported modules have changed since the last call, because each error of an element calls this.
+    A module imported under two names is included once; namespace packages hold no code and are left out.
     """
-    imported: list[tuple[str, Any]] = list(sys.modules.items())
-    present = [(name, id(module)) for name, module in imported]
-    before, users = _last_scan.result
-    if present != before:
-        users = [
-            name
-            for name, module in imported
-            if isinstance(module, ModuleType) and _is_primary_user_module(name, module)
-        ]
-        _last_scan.result = present, users
-    return [module for module in map(sys.modules.get, users) if module is not None]
+    names = _user_module_names(tuple((name, id(module)) for name, module in list(sys.modules.items())))
+    return [module for module in map(sys.modules.get, names) if module is not None]
 
 
-class _LastScan:
-    """The modules at the last scan, and the names of the user's. Holds names and ids only, to keep no module alive."""
+@lru_cache(maxsize=1)
+def _user_module_names(imported: tuple[tuple[str, int], ...]) -> list[str]:
+    """The names of the user's modules among those imported.
 
-    result: tuple[list[tuple[str, int]], list[str]] = ([], [])
-
-
-_last_scan = _LastScan()
+    Cached until the imported modules change, because each error of an element calls this; by name and id, to keep no
+    module alive.
+    """
+    modules = ((name, sys.modules.get(name)) for name, _ in imported)
+    return [
+        name for name, module in modules if isinstance(module, ModuleType) and _is_primary_user_module(name, module)
+    ]
 
 
 def is_user_module(module: ModuleType) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -102,7 +103,7 @@ def restore(definition: bytes, fetch: Callable[[str], Any]) -> Operation:
     file.seek(definition.index(b"\n") + 1)
     add_import_path(pickle.load(file))
     try:
-        operations = Unpickler(file, _FetchedArrays(fetch).array).load_graph()
+        operations = Unpickler(file, _array_loader(fetch)).load_graph()
     except ModuleNotFoundError as error:
         raise FailedPreconditionError(
             f"the pipeline needs the module {error.name!r}, which this worker does not have",
@@ -196,23 +197,18 @@ class _Blobs:
         return tuple(self._blobs.values())
 
 
-class _FetchedArrays:
-    """Returns the arrays of one graph, each fetched once."""
+def _array_loader(fetch: Callable[[str], Any]) -> Callable[[tuple[str, str, Iterable[int]]], Array]:
+    """Return a function that returns the arrays of one graph, each blob fetched once."""
 
-    def __init__(self, fetch: Callable[[str], Any]) -> None:
-        self._fetch = fetch
-        self._buffers: dict[str, Any] = {}
-        self._arrays: dict[tuple[str, str, tuple[int, ...]], Array] = {}
+    @cache
+    def buffer(digest: str) -> Any:
+        return fetch(digest)
 
-    def array(self, pid: tuple[str, str, Iterable[int]]) -> Array:
-        digest, dtype, shape = pid[0], pid[1], tuple(pid[2])
-        if digest not in self._buffers:
-            self._buffers[digest] = self._fetch(digest)
-        known = self._arrays.get((digest, dtype, shape))
-        if known is None:
-            known = _view(self._buffers[digest], dtype_from_text(dtype), shape, digest)
-            self._arrays[digest, dtype, shape] = known
-        return known
+    @cache
+    def array(digest: str, dtype: str, shape: tuple[int, ...]) -> Array:
+        return _view(buffer(digest), dtype_from_text(dtype), shape, digest)
+
+    return lambda pid: array(pid[0], pid[1], tuple(pid[2]))
 
 
 def _view(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> Array:

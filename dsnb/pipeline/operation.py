@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from dsnb.code.fingerprint.parts import Decomposition, encode_parts, type_name
 from dsnb.errors import UnimplementedError
 
 if TYPE_CHECKING:
@@ -126,6 +127,17 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     def __rich_repr__(self) -> list[tuple[str, Any]]:  # the library rich would show all fields
         return []
 
+    def __dsnb_decompose__(self) -> Decomposition:
+        """Decompose it for a fingerprint: into its class and fields, with a direct edge to each of its inputs."""
+        inputs = [(f"input {number}", source) for number, source in enumerate(self.inputs)]
+        fields = [(name, getattr(self, name)) for name in self.__struct_fields__ if name != "inputs"]
+        try:
+            detail = str(self.name)
+        except Exception:  # noqa: BLE001 - the name is for display and not part of the fingerprint
+            detail = type_name(type(self))
+        edges = (("class", type(self)), *inputs, *fields)
+        return Decomposition("operation", encode_parts(len(inputs)), edges, detail)
+
     @property
     def name(self) -> str:
         """The name of this operation in reports and errors, as in `map(decode)`."""
@@ -231,6 +243,12 @@ class Unchanged(SameSpec, frozen=True):
     @property
     def elementwise(self) -> bool:
         return True
+
+
+def operation_of(value: Any) -> Operation | None:
+    """Return the operation of a dataset; None for any other value."""
+    found = getattr(value, "operation", None)
+    return found if isinstance(found, Operation) else None
 
 
 def count_sources(operation: Operation) -> int:

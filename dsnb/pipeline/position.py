@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from dsnb.cache.opened_files import OpenedFiles, current_opened_files
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.determinism import difference, identity, refuse_inexact
-from dsnb.pipeline.engine.iterator import IteratorPosition
 from dsnb.pipeline.engine.source_positions import SourcePositions, keeps_error_positions, skip_consumed
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import BuildContext, Operation, walk
@@ -39,6 +38,20 @@ _STATE_FIELDS: Final[dict[str, type]] = {
     "ended": bool,
     "sources": dict,
 }
+
+
+class IteratorPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an iterator has read.
+
+    Attributes:
+        yielded: Elements delivered to the user, including errors in place of elements.
+        failed: Whether there were such errors.
+        ended: Whether the user received the end.
+    """
+
+    yielded: int = 0
+    failed: bool = False
+    ended: bool = False
 
 
 class IterationCounter(Iterator[int]):

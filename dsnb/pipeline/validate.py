@@ -8,7 +8,7 @@ from typing import Any, Final
 from dsnb.arguments import Rule, check_accepts, each, integer, number, optional, short_repr
 from dsnb.elements.structure import structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.operation import Operation, walk
+from dsnb.pipeline.operation import Operation, operation_of, walk
 from dsnb.pipeline.sources.elements import Elements
 from dsnb.pipeline.specs import are_compatible
 
@@ -21,14 +21,14 @@ MOST_THREADS: Final = 1024
 
 def dataset(name: str, value: Any) -> Any:
     """Check that a value is a dataset."""
-    if not isinstance(getattr(value, "operation", None), Operation):
+    if operation_of(value) is None:
         raise InvalidArgumentError(f"`{name}` is {type(value).__name__}, not a Dataset", hint="pass a dsnb.Dataset")
     return value
 
 
 def datasets(name: str, value: Any) -> tuple[Any, ...]:
     """Check and return a list of datasets."""
-    if isinstance(getattr(value, "operation", None), Operation):  # otherwise `each` would iterate its elements
+    if operation_of(value) is not None:  # otherwise `each` would iterate its elements
         raise InvalidArgumentError(f"`{name}` is a Dataset, not a list of them", hint="pass a list of datasets")
     found: tuple[Any, ...] = each(dataset, "pass a list of datasets")(name, value)
     return found

@@ -158,8 +158,9 @@ def _bases(value: Any) -> list[str]:
 
 def decompose_instance(value: Any) -> Decomposition:
     """The decomposition of any other object: its class, and its state as pickle would get it."""
-    if f"{_OURS}.pipeline.operation.Operation" in _bases(value):
-        return _decompose_operation(value)
+    decompose: Callable[[Any], Decomposition] | None = getattr(type(value), "__dsnb_decompose__", None)
+    if decompose is not None:  # an operation
+        return decompose(value)
     if type(value).__module__.partition(".")[0] == _OURS and _has_fields(value):
         return Decomposition(
             "object", edges=(("class", type(value)), *_fields(value)), detail=f"a {type_name(type(value))}"
@@ -229,17 +230,6 @@ def _cached_property_names(cls: type) -> set[str]:
     """The names of cached properties. Their values follow from the rest of the state, and exist only after use."""
     members = [pair for base in cls.__mro__ for pair in vars(base).items()]
     return {name for name, member in members if isinstance(member, functools.cached_property)}
-
-
-def _decompose_operation(value: Any) -> Decomposition:
-    """An operation by its fields, with a direct edge to each of its inputs."""
-    inputs = [(f"input {number}", source) for number, source in enumerate(value.inputs)]
-    named = [(name, item) for name, item in _fields(value) if name != "inputs"]
-    try:
-        detail = str(value.name)
-    except Exception:  # noqa: BLE001 - the name is for display and not part of the fingerprint
-        detail = type_name(type(value))
-    return Decomposition("operation", encode_parts(len(inputs)), (("class", type(value)), *inputs, *named), detail)
 
 
 def _has_fields(value: Any) -> bool:

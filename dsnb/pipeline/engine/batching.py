@@ -11,10 +11,9 @@ import numpy as np
 from dsnb.elements.copying import copy_rows, copy_run_length
 from dsnb.elements.structure import Structure, structure_of
 from dsnb.pipeline.engine.assemble import UnbatchableElement
-from dsnb.pipeline.engine.calls import concat_as_list
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.run_length import AdaptiveRunLength
-from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, as_list
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, as_list, concat_runs
 
 Assemble = Callable[[Structure, list[Any], int], Any]
 """Combines elements into one, given their structure, the elements and the number of the first; raises
@@ -117,7 +116,7 @@ class BatchStage(Stage):
 
     def _cut(self, size: int, batches: int) -> Run:
         lent = len(self._held) == 1 and not self._copied_later and super().may_share_memory
-        held = _concat_runs(self._held)
+        held = concat_runs(self._held)
         if isinstance(held, np.ndarray) and lent:
             # The rows may be views of shared memory, so they are copied below: limit how much is copied for one run.
             batches = copy_run_length(size * held[:1].nbytes, batches)
@@ -172,13 +171,3 @@ class _BatchConsumptionListener(ConsumptionListener):
 
     def may_consume(self) -> bool:
         return self._listener.may_consume()
-
-
-def _concat_runs(runs: list[Run]) -> Run:
-    """Join runs: into an array if all are arrays with rows of the same shape and dtype, else into a list."""
-    if len(runs) == 1:
-        return runs[0]
-    arrays = [run for run in runs if isinstance(run, np.ndarray)]
-    if len(arrays) == len(runs) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
-        return np.concatenate(arrays)
-    return concat_as_list(runs)

@@ -7,7 +7,7 @@ before an error stay in the list; the error is returned, and the caller continue
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import starmap
 from typing import Any
@@ -292,8 +292,3 @@ def call_in_segments(function: UserFunction, run: list[Any]) -> list[list[Any] |
         if isinstance(failure, Exception):
             found.append(failure)
     return found
-
-
-def concat_as_list(runs: Iterable[Run]) -> list[Any]:
-    """Join several runs into one list."""
-    return [element for run in runs for element in as_list(run)]

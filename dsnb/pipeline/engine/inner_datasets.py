@@ -9,7 +9,7 @@ from dsnb.cache.opened_files import track_opened_files
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import UserFunction, call_once
 from dsnb.pipeline.engine.stage import Stage, as_list
-from dsnb.pipeline.operation import BuildContext, Operation
+from dsnb.pipeline.operation import BuildContext, Operation, operation_of
 
 
 class InnerDatasets:
@@ -56,8 +56,8 @@ class InnerDatasets:
         return stage
 
     def _operation(self, made: Any) -> Operation:
-        operation = getattr(made, "operation", None)
-        if isinstance(operation, Operation):
+        operation = operation_of(made)
+        if operation is not None:
             return operation
         raise InvalidArgumentError(
             f"the function of {self._function.operation} returned {type(made).__name__}, not a Dataset",

@@ -9,9 +9,7 @@ from copy import deepcopy
 from operator import length_hint
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
-
-import msgspec
+from typing import Any, Final, Self
 
 from dsnb.arguments import anything, checked
 from dsnb.code.tracebacks import clean_for_user
@@ -19,6 +17,7 @@ from dsnb.errors import FailedPreconditionError, UnimplementedError, is_element_
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH, AdaptiveRunLength
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport, closes_slowly, reports
 from dsnb.pipeline.engine.to_numpy import NumpyConverter
+from dsnb.pipeline.position import DatasetIteration, IteratorPosition
 from dsnb.system_limits import limit_error
 from dsnb.wire import forks
 
@@ -27,48 +26,6 @@ _SLOW_LOOP_NS: Final = 10_000
 """If the user's loop takes at least this long for an element, reporting each one as consumed costs little."""
 _MAX_UNREPORTED_NS: Final = 1_000_000
 """The longest time for which a faster loop may leave consumed elements unreported."""
-
-
-class IteratorPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an iterator has read.
-
-    Attributes:
-        yielded: Elements delivered to the user, including errors in place of elements.
-        failed: Whether there were such errors.
-        ended: Whether the user received the end.
-    """
-
-    yielded: int = 0
-    failed: bool = False
-    ended: bool = False
-
-
-class Iteration(Protocol):
-    """One iteration of a dataset: builds its pipeline, saves and loads reading positions."""
-
-    def numbered(self) -> Iteration:
-        """Return this iteration with its number, which is assigned when it begins."""
-        ...
-
-    def build(self) -> Stage:
-        """Build the pipeline, before its first element. Reads nothing and joins no job."""
-        ...
-
-    def seek(self, stage: Stage, position: IteratorPosition) -> None:
-        """Move a pipeline of which nothing was read to `position`."""
-        ...
-
-    def state(self, stage: Stage | None, position: IteratorPosition) -> dict[str, Any]:
-        """Return a position as plain data. `stage` may be None if the iteration has ended."""
-        ...
-
-    def load_state(self, state: Any) -> tuple[Iteration, IteratorPosition]:
-        """Return the iteration and position that `state` describes; raises if it is not a valid state."""
-        ...
-
-    def make_current(self) -> None:
-        """Make the next loop over the dataset the iteration after this one."""
-        ...
 
 
 class ElementIterator(Iterator[Any]):
@@ -100,7 +57,7 @@ class ElementIterator(Iterator[Any]):
         max_run_length: int = MAX_RUN_LENGTH,
         *,
         writable: bool = False,
-        iteration: Iteration | None = None,
+        iteration: DatasetIteration | None = None,
     ) -> None:
         self._state = _IteratorState(stage, max_run_length, NumpyConverter(writable=writable))
         self._iteration = iteration
@@ -276,7 +233,7 @@ class ElementIterator(Iterator[Any]):
                 self._state.loaded_state = deepcopy(state)
                 self._finalizer = weakref.finalize(self, self._state.drop)
 
-    def _require_iteration(self) -> Iteration:
+    def _require_iteration(self) -> DatasetIteration:
         if self._iteration is None:
             raise UnimplementedError("this iterator is of no dataset, so it has no reading position")
         return self._iteration
@@ -333,7 +290,7 @@ class _IteratorState:
         self._pulled = 0
         self._had_errors = False
         self.ended = False
-        self._tracker = _ConsumptionTracker()
+        self._reporter = _ConsumptionReporter()
 
     def set_stage(self, stage: Stage) -> None:
         """Set the pipeline; close it at once if the iterator was closed meanwhile."""
@@ -375,7 +332,7 @@ class _IteratorState:
         """
         self.refuse_inherited()
         # The user asked for more, so all elements of the last run are consumed.
-        self._tracker.finish_run()
+        self._reporter.finish_run()
         self.forget_withdrawn()
         self._raise_failure()
         run, self._unconverted = self._unconverted, []
@@ -390,12 +347,12 @@ class _IteratorState:
             elements, self._failure, self._unconverted = self._converter.convert(run)
         if not elements:
             self._raise_failure()
-        self._run = self._tracker.hand_out(elements)
+        self._run = self._reporter.hand_out(elements)
         return self._run
 
     def forget_withdrawn(self) -> bool:
         """Drop pulled elements that now belong to other clients, and return whether there were any."""
-        left, self._tracker.withdrawn = self._tracker.withdrawn, 0
+        left, self._reporter.withdrawn = self._reporter.withdrawn, 0
         if left:
             self._pulled -= left + len(self._unconverted) + (self._failure is not None)
             self._unconverted, self._failure = [], None
@@ -403,14 +360,14 @@ class _IteratorState:
 
     def _pull(self) -> Run:
         assert self.stage is not None, "the pipeline was not built"
-        self._tracker.start(self.stage)
+        self._reporter.start(self.stage)
         try:
-            run = self.stage.pull(min(self._run_length.want, self._tracker.max_run_length))
+            run = self.stage.pull(min(self._run_length.want, self._reporter.max_run_length))
         except Exception as error:
             if is_element_error(error):
                 self._pulled += 1
                 self._had_errors = True
-                self._tracker.report_error()
+                self._reporter.report_error()
             raise
         self._pulled += len(run)
         return run
@@ -418,7 +375,7 @@ class _IteratorState:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            self._tracker.report_error()
+            self._reporter.report_error()
             raise failure
 
     def cancel(self) -> None:
@@ -433,7 +390,7 @@ class _IteratorState:
         if self.inherited:  # its threads, and the events they wait for, exist only in the parent
             return
         self._closed = True
-        self._tracker.finish_run(length_hint(self._run))
+        self._reporter.finish_run(length_hint(self._run))
         stage = self.stage
         if stage is not None:
             stage.close(length_hint(self._run) + len(self._unconverted))
@@ -458,7 +415,7 @@ class _IteratorState:
             self.close()
 
 
-class _ConsumptionTracker:
+class _ConsumptionReporter:
     """Reports to the source of a pipeline which elements the user consumed, if the source needs to know.
 
     A service gives what one client did not consume to another one, so it needs the exact count. Reporting one element
@@ -488,7 +445,7 @@ class _ConsumptionTracker:
         if self._listener is None:
             return iter(elements)
         self._handed_out, self._handed_out_at_ns = len(elements), perf_counter_ns()
-        return _TrackedElements(elements, self._listener, self) if self._reports_each else iter(elements)
+        return _ReportedElements(elements, self._listener, self) if self._reports_each else iter(elements)
 
     def finish_run(self, unread: int = 0) -> None:
         """Report the run that was handed out, except its last `unread` elements, and adapt to the loop's speed."""
@@ -509,20 +466,20 @@ class _ConsumptionTracker:
             self._listener.consumed(0, 1)
 
 
-class _TrackedElements(Iterator[Any]):
+class _ReportedElements(Iterator[Any]):
     """Yields elements and reports each one as consumed when it is yielded."""
 
-    __slots__ = ("_elements", "_listener", "_tracker")
+    __slots__ = ("_elements", "_listener", "_reporter")
 
-    def __init__(self, elements: list[Any], listener: ConsumptionListener, tracker: _ConsumptionTracker) -> None:
+    def __init__(self, elements: list[Any], listener: ConsumptionListener, reporter: _ConsumptionReporter) -> None:
         self._elements = iter(elements)
         self._listener = listener
-        self._tracker = tracker
+        self._reporter = reporter
 
     def __next__(self) -> Any:
         if not self._listener.may_consume():
             # Another client gets these elements now: yielding them here too would deliver them twice.
-            self._tracker.withdrawn = length_hint(self._elements)
+            self._reporter.withdrawn = length_hint(self._elements)
             self._elements = iter(())
         element = next(self._elements)  # raises StopIteration at the end, before anything is reported
         self._listener.consumed(1, 0)

@@ -15,7 +15,7 @@ An error takes the place of its element: the elements before it are delivered fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -372,6 +372,21 @@ def repeated_seconds(stage: Stage, point: ResumePoint) -> float:
 def closes_slowly(stage: Stage) -> bool:
     """Whether closing a stage or any of its inputs may block."""
     return stage.closes_slowly or any(map(closes_slowly, stage.inputs))
+
+
+def concat_runs(runs: Sequence[Run]) -> Run:
+    """Join runs: into an array if all are arrays with rows of the same shape and dtype, else into a list."""
+    if len(runs) == 1:
+        return runs[0]
+    arrays = [run for run in runs if isinstance(run, np.ndarray)]
+    if len(arrays) == len(runs) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return concat_as_list(runs)
+
+
+def concat_as_list(runs: Iterable[Run]) -> list[Any]:
+    """Join runs into a list, without copying arrays."""
+    return [element for run in runs for element in as_list(run)]
 
 
 def as_list(run: Run) -> list[Any]:

@@ -19,7 +19,7 @@ from dsnb.elements.leaf_errors import invalid_leaf_error
 from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, elements_of, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.stage import Run, as_list
-from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operation import operation_of
 
 _PYTHON_NUMBERS: Final[dict[type, type[np.generic]]] = {
     int: np.int64,
@@ -159,7 +159,7 @@ def numpy_leaf(leaf: Any) -> Any:
         return leaf
     if kind in _PYTHON_NUMBERS:
         return _array_of([leaf], _PYTHON_NUMBERS[kind])[0]
-    if isinstance(getattr(leaf, "operation", None), Operation):
+    if operation_of(leaf) is not None:
         return leaf  # a window is a dataset
     array = plain_array(leaf)
     if not isinstance(leaf, np.ndarray):

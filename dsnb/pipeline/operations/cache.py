@@ -25,7 +25,7 @@ from dsnb.code.pipeline_classes import PipelineClasses
 from dsnb.elements.frame import Frame
 from dsnb.errors import FailedPreconditionError, UnimplementedError
 from dsnb.pipeline.engine.randomness import FIXED_SEED
-from dsnb.pipeline.engine.stage import Stage, as_list
+from dsnb.pipeline.engine.stage import Stage, as_list, concat_as_list
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 from dsnb.pipeline.operations.cache_splits import SplitCacheStage
 from dsnb.pipeline.splits import FileSource, SplitProvider, split_providers
@@ -384,9 +384,8 @@ class FrameSource:
     def pull_elements(self, want: int) -> Run:
         """Return the next elements as a run; empty at the end."""
         frames = self.pull(want)
-        if len(frames) == 1:
-            return rows(frames[0], 0, frames[0].count)
-        return [element for frame in frames for element in as_list(rows(frame, 0, frame.count))]
+        runs = [rows(frame, 0, frame.count) for frame in frames]
+        return runs[0] if len(runs) == 1 else concat_as_list(runs)
 
     def take_files(self) -> tuple[FileState, ...]:
         """Return the files that were opened since the last call."""

@@ -16,7 +16,7 @@ from dsnb.cache.recordings.split_recording import SplitRecording
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DataLossError
 from dsnb.pipeline.engine.resume_point import ResumablePositions, ResumePoint
-from dsnb.pipeline.engine.stage import Stage, as_list
+from dsnb.pipeline.engine.stage import Stage, concat_as_list
 from dsnb.pipeline.operation import BuildContext, Operation, walk
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class _ProducedRuns(Iterator[Run]):
             raise StopIteration
         recorder.add(frames)
         found = [elements_for_reader(frame, 0, frame.count, copied_later=self._copied_later) for frame in frames]
-        return found[0] if len(found) == 1 else [element for run in found for element in as_list(run)]
+        return found[0] if len(found) == 1 else concat_as_list(found)
 
     def stop(self) -> None:
         """Commit the splits that are complete."""

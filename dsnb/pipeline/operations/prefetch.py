@@ -51,10 +51,8 @@ class PassThroughStage(Stage):
         return self.inputs[0].pull(want)
 
 
-class PrefetchStage(Stage):
+class PrefetchStage(PassThroughStage):
     """Returns elements that its thread pulled ahead; the thread starts at the first pull."""
-
-    one_to_one = True
 
     def __init__(self, operation: Prefetch, source: Stage) -> None:
         super().__init__(operation.name, source)
@@ -62,13 +60,7 @@ class PrefetchStage(Stage):
 
     def skip(self, count: int) -> int:
         """Skip in the input, as long as the thread has not started."""
-        return super().skip(count) if self._look_ahead.started else self.inputs[0].skip(count)
-
-    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        return ((self.inputs[0], count),)
-
-    def resume_point(self, count: int) -> ResumePoint:
-        return self.resume_point_of_inputs(count)
+        return Stage.skip(self, count) if self._look_ahead.started else super().skip(count)
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """Consumption of the input equals that of this stage, which buffers elements."""
