@@ -13,7 +13,7 @@ from dsnb.code.failures import exception_of
 from dsnb.elements.frame import Frame
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.engine.inline_calls import InlineCalls, InlineResult
+from dsnb.pipeline.engine.inline_calls import InlineCalls
 from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, FrameLimits, Producer
 from tests.pipeline.driving import context, failing_at, plain
 from tests.support.waiting import wait_for
@@ -273,7 +273,7 @@ def test_what_a_run_has_is_handed_on_although_it_began_late(produce: Produce, mo
     gate, looks, last = threading.Event(), list[bool](), 0
     make, take = InlineCalls.run_calls, InlineCalls.take_partial_run
 
-    def begins_late(calls: InlineCalls, run: list[Any]) -> InlineResult:
+    def begins_late(calls: InlineCalls, run: list[Any]) -> tuple[int, list[Any], BaseException | None]:
         if 5001 in run:
             looks.clear()
             wait_for(lambda: looks, what="somebody to look")

@@ -18,7 +18,7 @@ from dsnb.pipeline.engine.function_location import add_location_note
 from dsnb.pipeline.engine.inline_calls import InlineCalls
 from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
-from dsnb.pipeline.engine.threaded_calls import ThreadedCalls
+from dsnb.pipeline.engine.threaded_calls import Extend, ThreadedCalls
 from dsnb.wire import forks
 
 
@@ -125,7 +125,118 @@ def _call(function: Callable[..., Any], element: Any) -> Any:
     return function(*element) if type(element) is tuple else function(element)
 
 
-class CallingStage(Stage):
+class EarlyResultsStage(Stage):
+    """A stage that calls user code in runs, and can deliver the first results of a run before the others exist.
+
+    Calls are made on the pulling thread; after `use_thread`, on one of their own; after `enable_inline_calls`, on the
+    pulling thread with results that another thread may take.
+    """
+
+    results_are_elements = False
+    """Whether the results of calls are the elements of this stage."""
+
+    _threaded_calls: ThreadedCalls | None = None
+    _inline_calls: InlineCalls | None = None
+    _results_unchecked = False
+    """Whether results of the run in progress must be checked for mutable ones if they are taken before its end."""
+
+    @property
+    def extend(self) -> Extend:
+        """Makes calls, as `UserFunction.extend` does."""
+        raise NotImplementedError
+
+    @property
+    def returns_immutable(self) -> bool:
+        """Whether results need no ownership check, as far as is known."""
+        raise NotImplementedError
+
+    def next_inputs(self, want: int) -> list[Any]:
+        """Return the inputs of the next calls, at most `want`; none at the end."""
+        raise NotImplementedError
+
+    def put_back(self, inputs: list[Any]) -> None:
+        """Take back inputs whose calls were not made."""
+        raise NotImplementedError
+
+    def use_thread(self) -> None:
+        """Make the calls on a thread, so that results are delivered at once although other calls take long."""
+        self._threaded_calls = ThreadedCalls(self.name, self.extend)
+
+    def enable_inline_calls(self) -> bool:
+        if self.results_are_elements:
+            self._threaded_calls, self._inline_calls = None, InlineCalls(self.extend)
+        return self.results_are_elements
+
+    def take_partial_run(self) -> list[Any] | None:
+        out = self._inline_calls.take_partial_run() if self._inline_calls is not None else []
+        return ensure_run_owned(out) if out and self._results_unchecked else out
+
+    def call_next(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+        """Make the next calls, at most `want`.
+
+        Returns:
+            The inputs, the results of the first of them, and the error of the input after those, or None. No inputs
+            at the end.
+        """
+        if self._inline_calls is not None:
+            return self._call_next_inline(self._inline_calls, want)
+        if self._threaded_calls is not None:
+            return self._call_next_threaded(self._threaded_calls, want)
+        return self._call_run(self.next_inputs(want))
+
+    def _call_run(self, run: list[Any]) -> tuple[list[Any], list[Any], BaseException | None]:
+        out: list[Any] = []
+        return run, out, self.extend(out, run) if run else None
+
+    def _call_next_threaded(self, calls: ThreadedCalls, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+        while True:
+            if calls.idle:
+                run = self.next_inputs(want)
+                if not run:
+                    return [], [], None
+                # While the run is in progress, `extend` has not yet checked these results for mutable ones.
+                self._results_unchecked = self.returns_immutable
+                calls.start_run(run)
+            run, out, failure = calls.take_results(want)
+            if calls.running and self._results_unchecked:
+                out = ensure_run_owned(out)
+            if failure is not None:
+                return run, out, failure
+            self.put_back(run[len(out) :])
+            if out:
+                return run[: len(out)], out, None
+
+    def _call_next_inline(self, calls: InlineCalls, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+        while run := self.next_inputs(want):
+            if len(run) == 1:  # its one result is only available when the run is over
+                return self._call_run(run)
+            self._results_unchecked = self.returns_immutable
+            taken, out, failure = calls.run_calls(run)
+            # Results taken by another thread left this stage without passing through `pull`, which counts the others.
+            self.elements += taken
+            self._delivered += taken
+            run = run[taken:]
+            if failure is not None:
+                return run, out, failure
+            self.put_back(run[len(out) :])
+            if out:
+                return run[: len(out)], out, None
+            want = 1  # another thread took results early, and a finished result must not wait for another call
+        return [], [], None
+
+    def cancel(self) -> None:
+        super().cancel()
+        for calls in (self._threaded_calls, self._inline_calls):
+            if calls is not None:
+                calls.cancel()
+
+    def release(self, unread: int) -> None:
+        """End the calling thread, if there is one, as soon as user code returns."""
+        if self._threaded_calls is not None:
+            self._threaded_calls.close()
+
+
+class CallingStage(EarlyResultsStage):
     """A stage that calls a user's function for the elements of its only input.
 
     After a failing call it keeps the elements that were not called for yet and, if the user interrupted a cell, the
@@ -144,9 +255,16 @@ class CallingStage(Stage):
         self.function = function
         self._pending_inputs: list[Any] = []
         self._leftover_results: list[Any] = []
-        self._threaded_calls = ThreadedCalls(name, function.extend) if low_latency else None
-        self._inline_calls: InlineCalls | None = None
-        self._results_unchecked = False
+        if low_latency:
+            self.use_thread()
+
+    @property
+    def extend(self) -> Extend:
+        return self.function.extend
+
+    @property
+    def returns_immutable(self) -> bool:
+        return self.function.returns_immutable
 
     @property
     def idle(self) -> bool:
@@ -159,66 +277,16 @@ class CallingStage(Stage):
     def _calls_finished(self) -> bool:
         return self._threaded_calls is None or self._threaded_calls.idle
 
-    def call_next(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
-        """Call the function for the next elements of the input, at most `want`.
-
-        Returns:
-            The elements, the results of the first of them, and the error of the element after those, or None. No
-            elements at the end.
-        """
-        if self._inline_calls is not None:
-            return self._call_next_inline(self._inline_calls, want)
-        if self._threaded_calls is not None:
-            return self._call_next_threaded(self._threaded_calls, want)
-        run = self.next_inputs(want)
-        out: list[Any] = []
-        return run, out, self.function.extend(out, run)
-
-    def _call_next_threaded(self, calls: ThreadedCalls, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
-        while True:
-            if calls.idle:
-                run = self.next_inputs(want)
-                if not run:
-                    return [], [], None
-                # While the run is in progress, `extend` has not yet checked these results for mutable ones.
-                self._results_unchecked = self.function.returns_immutable
-                calls.start_run(run)
-            run, out, failure = calls.take_results(want)
-            if calls.running and self._results_unchecked:
-                out = ensure_run_owned(out)
-            if failure is not None:
-                return run, out, failure
-            self._pending_inputs = run[len(out) :] + self._pending_inputs
-            if out:
-                return run[: len(out)], out, None
-
-    def _call_next_inline(self, calls: InlineCalls, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
-        while run := self.next_inputs(want):
-            if len(run) == 1:  # its one result is only available when the run is over
-                out: list[Any] = []
-                return run, out, self.function.extend(out, run)
-            self._results_unchecked = self.function.returns_immutable
-            result = calls.run_calls(run)
-            # Results taken by another thread left this stage without passing through `pull`, which counts the others.
-            self.elements += result.taken_count
-            self._delivered += result.taken_count
-            run, out = run[result.taken_count :], result.results
-            if result.failure is not None:
-                return run, out, result.failure
-            if len(out) < len(run):
-                self._pending_inputs = run[len(out) :] + self._pending_inputs
-                run = run[: len(out)]
-            if out:
-                return run, out, None
-            want = 1  # another thread took results early, and a finished result must not wait for another call
-        return [], [], None
-
     def next_inputs(self, want: int) -> list[Any]:
         """Return the elements to call the function for, at most `want`; none at the end."""
         if not self._pending_inputs:
             return as_list(self.inputs[0].pull(want))
         run, self._pending_inputs = self._pending_inputs[:want], self._pending_inputs[want:]
         return run
+
+    def put_back(self, inputs: list[Any]) -> None:
+        if inputs:
+            self._pending_inputs = inputs + self._pending_inputs
 
     def take_leftover_results(self, want: int) -> list[Any]:
         """Return results that an interrupted run left over."""
@@ -235,17 +303,6 @@ class CallingStage(Stage):
         self._leftover_results = out
         raise failure
 
-    def cancel(self) -> None:
-        super().cancel()
-        for calls in (self._threaded_calls, self._inline_calls):
-            if calls is not None:
-                calls.cancel()
-
-    def release(self, unread: int) -> None:
-        """End the calling thread, if there is one, as soon as user code returns."""
-        if self._threaded_calls is not None:
-            self._threaded_calls.close()
-
     def close_inputs(self, unread: int) -> None:
         """Close the input; elements that wait for a call count as unread where input and output correspond."""
         super().close_inputs(unread + len(self._pending_inputs) if self.one_to_one else 0)
@@ -255,20 +312,13 @@ class ResultsStage(CallingStage):
     """A stage whose elements are the function's results, one for each input element."""
 
     one_to_one = True
+    results_are_elements = True
 
     def produce(self, want: int) -> Run:
         if self._leftover_results:
             return self.take_leftover_results(want)
         run, out, failure = self.call_next(want)
         return out if failure is None else self.deliver_before(out, run, len(out), failure)
-
-    def enable_inline_calls(self) -> bool:
-        self._threaded_calls, self._inline_calls = None, InlineCalls(self.function.extend)
-        return True
-
-    def take_partial_run(self) -> list[Any] | None:
-        out = self._inline_calls.take_partial_run() if self._inline_calls is not None else []
-        return ensure_run_owned(out) if out and self._results_unchecked else out
 
 
 def call_once(function: UserFunction, element: Any) -> Any:

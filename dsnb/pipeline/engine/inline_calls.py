@@ -13,26 +13,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import msgspec
-
 from dsnb.errors import CancelledError
 from dsnb.pipeline.engine.threaded_calls import Extend
-
-
-class InlineResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a run of calls.
-
-    Attributes:
-        taken_count: Calls whose results were taken while the run was in progress.
-        results: The results after those.
-        failure: The error of the call after those, or None.
-        cut_short: Whether results are missing because another thread took some and removed the remaining inputs.
-    """
-
-    taken_count: int
-    results: list[Any]
-    failure: BaseException | None
-    cut_short: bool
 
 
 class InlineCalls:
@@ -50,8 +32,12 @@ class InlineCalls:
         self._taken = 0
         self._cancelled = False
 
-    def run_calls(self, run: list[Any]) -> InlineResult:
+    def run_calls(self, run: list[Any]) -> tuple[int, list[Any], BaseException | None]:
         """Make a run of calls. Elements that have no result must be passed to another run.
+
+        Returns:
+            How many results were taken while the run was in progress, the results after those, and the error of the
+            call after those, or None.
 
         Raises:
             CancelledError: `cancel` was called.
@@ -69,7 +55,7 @@ class InlineCalls:
             raise CancelledError("reading was stopped")
         if taken:
             del out[:taken]
-        return InlineResult(taken_count=taken, results=out, failure=failure, cut_short=len(left) < len(run))
+        return taken, out, failure
 
     def _call(self, out: list[Any], left: list[Any]) -> BaseException | None:
         try:

@@ -46,7 +46,7 @@ class ThreadedCalls:
         self._taken = 0
         self.running = False
         """Whether calls are still being made: the results taken last came before the end of their run."""
-        self.cut_short = False
+        self._cut_short = False
         """Whether inputs of the newest run were removed."""
         self._cancelled = False
         self._thread: threading.Thread | None = None
@@ -65,7 +65,7 @@ class ThreadedCalls:
             self._thread = thread
         # A copy of the run: `_wait` shortens it, while `take_results` still needs all elements.
         self._run, self._remaining, self._out, self._taken = run, list(run), [], 0
-        self.running, self.cut_short, self._failure = True, False, None
+        self.running, self._cut_short, self._failure = True, False, None
         self._jobs.put(self._run_calls)
 
     def take_results(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
@@ -114,12 +114,12 @@ class ThreadedCalls:
     def _wait(self) -> None:
         """Wait until the run is over, or has results and takes longer than `MAX_HOLD_S`."""
         try:
-            self._finished.get(timeout=None if self.cut_short else MAX_HOLD_S)
+            self._finished.get(timeout=None if self._cut_short else MAX_HOLD_S)
         except Empty:
             # Keep the input of the call in progress. If that call ends right now, one or a few more calls are made,
             # which is harmless.
             del self._remaining[len(self._out) + 1 :]
-            self.cut_short = True
+            self._cut_short = True
             if len(self._out) > self._taken:
                 return
             self._finished.get()  # nothing to take yet: wait for the call in progress, which is now the last one

@@ -13,12 +13,11 @@ import numpy as np
 from dsnb.elements.spec import BYTES, STR, TensorSpec, leaf_spec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
-from dsnb.pipeline.engine.calls import UserFunction
+from dsnb.pipeline.engine.calls import EarlyResultsStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
-from dsnb.pipeline.engine.inline_calls import InlineCalls
-from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
+from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.engine.threaded_calls import ThreadedCalls
+from dsnb.pipeline.engine.threaded_calls import Extend
 from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.splits import SourceStage, SplitProvider
@@ -48,8 +47,10 @@ class Generator(Operation, frozen=True, kw_only=True):
         return GeneratorStage(self, context)
 
 
-class GeneratorStage(SourceStage):
-    """The elements of one call of the user's function."""
+class GeneratorStage(EarlyResultsStage, SourceStage):
+    """The elements of one call of the user's function; a call of the engine is a `next` of its iterator."""
+
+    results_are_elements = True
 
     def __init__(self, operation: Generator, context: BuildContext) -> None:
         super().__init__(operation.name, context, 1)
@@ -59,57 +60,33 @@ class GeneratorStage(SourceStage):
         self._ended = False
         self._yields_immutable = False
         self._allocate = context.allocate
-        self._threaded_calls = ThreadedCalls(operation.name, self._extend) if context.low_latency else None
-        self._inline_calls: InlineCalls | None = None
+        if context.low_latency:
+            self.use_thread()
 
-    def enable_inline_calls(self) -> bool:
-        self._threaded_calls, self._inline_calls = None, InlineCalls(self._extend)
-        return True
+    @property
+    def extend(self) -> Extend:
+        return self._extend
 
-    def take_partial_run(self) -> list[Any] | None:
-        out = self._inline_calls.take_partial_run() if self._inline_calls is not None else []
-        return ensure_run_owned(out) if out and self._yields_immutable else out
+    @property
+    def returns_immutable(self) -> bool:
+        return self._yields_immutable
+
+    def next_inputs(self, want: int) -> list[Any]:
+        return [] if self._ended else [None] * want
+
+    def put_back(self, inputs: list[Any]) -> None:
+        """Do nothing: any number of further calls can be made."""
 
     def produce(self, want: int) -> Run:
         """Return the next elements; an error raised by the generator is followed by the end."""
-        out, failure = self._next(want)
+        _, out, failure = self.call_next(want)
         if isinstance(failure, Exception):
             return self.fail_after(failure, out)
-        self._ended = self._ended or not out
         self._yields_immutable = all_immutable(out)
         return out
 
-    def _next(self, want: int) -> tuple[list[Any], BaseException | None]:
-        if self._inline_calls is not None:
-            return self._next_inline(self._inline_calls, want)
-        out: list[Any] = []
-        if self._threaded_calls is None:
-            return out, None if self._ended else self._extend(out, [None] * want)
-        while not out:  # a run that was cut short may have no further result
-            if self._threaded_calls.idle:
-                if self._ended:
-                    break
-                self._threaded_calls.start_run([None] * want)
-            calls, out, failure = self._threaded_calls.take_results(want)
-            if self._threaded_calls.running and self._yields_immutable:
-                out = ensure_run_owned(out)
-            if failure is not None:
-                return out, failure
-            if self._threaded_calls.idle and not self._threaded_calls.cut_short and len(out) < len(calls):
-                break
-        return out, None
-
-    def _next_inline(self, calls: InlineCalls, want: int) -> tuple[list[Any], BaseException | None]:
-        while not self._ended:
-            result = calls.run_calls([None] * want)
-            self.elements += result.taken_count
-            self._delivered += result.taken_count
-            if result.results or result.failure is not None or not (result.cut_short or result.taken_count == want):
-                return result.results, result.failure
-            want = 1  # another thread took results early, and a finished element must not wait for another one
-        return [], None
-
     def _extend(self, out: list[Any], calls: list[None]) -> Exception | None:
+        before = len(out)
         try:
             out.extend(self._elements(calls))
         except _SpecMismatch as unfit:
@@ -123,6 +100,8 @@ class GeneratorStage(SourceStage):
             raise
         finally:
             self._function.exit_stray_child()
+        # Another thread may have shortened `calls`, but never to fewer than were made.
+        self._ended = len(out) - before < len(calls)
         return None
 
     def _elements(self, calls: list[None]) -> Iterator[Any]:
@@ -159,12 +138,6 @@ class GeneratorStage(SourceStage):
             # no interest.
             with suppress(Exception):
                 close()
-
-    def cancel(self) -> None:
-        super().cancel()
-        for calls in (self._threaded_calls, self._inline_calls):
-            if calls is not None:
-                calls.cancel()
 
 
 class _SpecMismatch(Exception):
