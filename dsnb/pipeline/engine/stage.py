@@ -354,6 +354,31 @@ class Stage:
         )
 
 
+class AlignedStage(Stage):
+    """A stage whose element i is made of element i of its only input; by itself, it passes elements through."""
+
+    one_to_one = True
+
+    buffers = False
+    """Whether it may take elements of its input before it can deliver them."""
+
+    def skip(self, count: int) -> int:
+        return self.inputs[0].skip(count)
+
+    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
+        return ((self.inputs[0], count),)
+
+    def resume_point(self, count: int) -> ResumePoint:
+        return self.resume_point_of_inputs(count)
+
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
+        """Consumption of the input equals that of this stage."""
+        return self.inputs[0].track_consumption(buffered=buffered or self.buffers)
+
+    def produce(self, want: int) -> Run:
+        return self.inputs[0].pull(want)
+
+
 def reports(stage: Stage, depth: int = 0) -> Iterator[StageReport]:
     """The reports of a stage and all its inputs, the last operation first."""
     yield stage.report(depth)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from dsnb.elements.spec import TensorSpec
 from dsnb.pipeline.engine.resume_point import ResumePoint
-from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, as_list
+from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
 
 
@@ -34,10 +33,8 @@ class Enumerate(Operation, frozen=True, kw_only=True):
         return EnumerateStage(self, source)
 
 
-class EnumerateStage(Stage):
+class EnumerateStage(AlignedStage):
     """Numbers elements. A failed element uses up a number too, so that the others keep theirs."""
-
-    one_to_one = True
 
     def __init__(self, operation: Enumerate, source: Stage) -> None:
         super().__init__(operation.name, source)
@@ -48,18 +45,12 @@ class EnumerateStage(Stage):
         self._number += skipped
         return skipped
 
-    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        return ((self.inputs[0], count),)
-
     def resume_point(self, count: int) -> ResumePoint:
         return self.resume_point_of_inputs(count, counter=self._start_point.counter + count)
 
     def begin_at(self, point: ResumePoint) -> None:
         super().begin_at(point)
         self._number += point.counter
-
-    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        return self.inputs[0].track_consumption(buffered=buffered)
 
     def produce(self, want: int) -> Run:
         first = self._number

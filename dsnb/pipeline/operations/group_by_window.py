@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction, call_once
@@ -130,13 +131,7 @@ class GroupStage(CallingStage):
 
     def report(self, depth: int) -> StageReport:
         """Counters of this stage; elements in incomplete windows count as buffered."""
-        return StageReport(
-            name=self.name,
-            depth=depth,
-            elements=self.elements,
-            busy_ns=self.own_ns(),
-            buffered=sum(map(len, list(self._groups.values()))),
-        )
+        return replace(super().report(depth), buffered=sum(map(len, list(self._groups.values()))))
 
 
 def _integer(name: str, what: str, value: Any) -> int:

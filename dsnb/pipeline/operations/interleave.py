@@ -219,11 +219,8 @@ class InterleaveStage(Stage):
     def report(self, depth: int) -> StageReport:
         """Counters of this stage; elements read ahead from inner datasets count as buffered."""
         ahead = [slot.look_ahead for slot in list(self._slots) if slot is not None and slot.look_ahead is not None]
-        return StageReport(
-            name=self.name,
-            depth=depth,
-            elements=self.elements,
-            busy_ns=self.own_ns(),
+        return replace(
+            super().report(depth),
             wait_ns=self.wait_ns + sum(one.wait_ns for one in ahead),
             buffered=sum(one.buffered for one in ahead),
             capacity=sum(one.capacity for one in ahead),

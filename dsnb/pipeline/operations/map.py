@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -13,8 +13,7 @@ from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.parallel import ParallelCalls
-from dsnb.pipeline.engine.resume_point import ResumePoint
-from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport
+from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage, StageReport
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE
 from dsnb.processes import usable_cpus
@@ -59,29 +58,23 @@ class Map(Operation, frozen=True, kw_only=True):
         return ParallelMapStage(self, source, ordered=ordered, allocate=context.allocate)
 
 
-class MapStage(ResultsStage):
+class MapStage(ResultsStage, AlignedStage):
     """Calls the function on the pulling thread."""
 
     def skip(self, count: int) -> int:
         """Skip in the input, without calling the function, if nothing is left over from earlier runs."""
-        return self.inputs[0].skip(count) if self.idle else super().skip(count)
-
-    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        return ((self.inputs[0], count),)
-
-    def resume_point(self, count: int) -> ResumePoint:
-        return self.resume_point_of_inputs(count)
-
-    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        return self.inputs[0].track_consumption(buffered=buffered)
+        return self.inputs[0].skip(count) if self.idle else Stage.skip(self, count)
 
 
-class ParallelMapStage(Stage):
+class ParallelMapStage(AlignedStage):
     """Calls the function on threads; with `AUTOTUNE` only if measurements show that it pays.
 
     If order matters, the serial trial runs on the pulling thread. If order is free, it runs on one extra thread, and
     more threads are added while the reader waits long, so that a slow element delays no others.
     """
+
+    one_to_one = False  # threads may change the order
+    buffers = True
 
     def __init__(self, operation: Map, source: Stage, *, ordered: bool, allocate: Allocator | None) -> None:
         super().__init__(operation.name, source)
@@ -98,17 +91,7 @@ class ParallelMapStage(Stage):
 
     def skip(self, count: int) -> int:
         """Skip without calling the function, as long as no thread runs."""
-        return self._serial.skip(count) if self._pool is None else super().skip(count)
-
-    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        return ((self.inputs[0], count),)
-
-    def resume_point(self, count: int) -> ResumePoint:
-        return self.resume_point_of_inputs(count)
-
-    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """Consumption of the input equals that of this stage; the pool buffers elements."""
-        return self.inputs[0].track_consumption(buffered=True)
+        return self._serial.skip(count) if self._pool is None else Stage.skip(self, count)
 
     def produce(self, want: int) -> Run:
         threads = self._initial_threads()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dsnb.pipeline.engine.look_ahead import LookAhead
-from dsnb.pipeline.engine.resume_point import ResumePoint
-from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport
+from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage, StageReport
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged
 from dsnb.pipeline.validate import AUTOTUNE
 
@@ -27,32 +24,13 @@ class Prefetch(Unchanged, frozen=True, kw_only=True):
     def build(self, context: BuildContext) -> Stage:
         """Build a stage with a thread, or one that passes elements through if the size is 0."""
         (source,) = self.build_inputs(context)
-        return PrefetchStage(self, source) if self.size else PassThroughStage(self.name, source)
+        return PrefetchStage(self, source) if self.size else AlignedStage(self.name, source)
 
 
-class PassThroughStage(Stage):
-    """Returns the runs of its input unchanged."""
-
-    one_to_one = True
-
-    def skip(self, count: int) -> int:
-        return self.inputs[0].skip(count)
-
-    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        return ((self.inputs[0], count),)
-
-    def resume_point(self, count: int) -> ResumePoint:
-        return self.resume_point_of_inputs(count)
-
-    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        return self.inputs[0].track_consumption(buffered=buffered)
-
-    def produce(self, want: int) -> Run:
-        return self.inputs[0].pull(want)
-
-
-class PrefetchStage(PassThroughStage):
+class PrefetchStage(AlignedStage):
     """Returns elements that its thread pulled ahead; the thread starts at the first pull."""
+
+    buffers = True
 
     def __init__(self, operation: Prefetch, source: Stage) -> None:
         super().__init__(operation.name, source)
@@ -61,10 +39,6 @@ class PrefetchStage(PassThroughStage):
     def skip(self, count: int) -> int:
         """Skip in the input, as long as the thread has not started."""
         return Stage.skip(self, count) if self._look_ahead.started else super().skip(count)
-
-    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        """Consumption of the input equals that of this stage, which buffers elements."""
-        return self.inputs[0].track_consumption(buffered=True)
 
     def produce(self, want: int) -> Run:
         return self._look_ahead.take(want)

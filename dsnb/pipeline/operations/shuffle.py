@@ -144,14 +144,7 @@ class ShuffleStage(Stage):
 
     def report(self, depth: int) -> StageReport:
         """Counters of this stage; the elements in the buffer count as buffered."""
-        return StageReport(
-            name=self.name,
-            depth=depth,
-            elements=self.elements,
-            busy_ns=self.own_ns(),
-            buffered=len(self._buffer),
-            capacity=self._size,
-        )
+        return replace(super().report(depth), buffered=len(self._buffer), capacity=self._size)
 
 
 def _consecutive_ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:

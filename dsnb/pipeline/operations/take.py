@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dsnb.pipeline.engine.resume_point import ResumePoint
-from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage
+from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, BuildContext, SameSpec
 from dsnb.pipeline.specs import map_cardinality
 
@@ -34,10 +32,8 @@ class Take(SameSpec, frozen=True, kw_only=True):
         return TakeStage(self, source)
 
 
-class TakeStage(Stage):
+class TakeStage(AlignedStage):
     """Never pulls more elements than it will return."""
-
-    one_to_one = True
 
     def __init__(self, operation: Take, source: Stage) -> None:
         super().__init__(operation.name, source)
@@ -51,18 +47,12 @@ class TakeStage(Stage):
         self._left -= skipped
         return skipped
 
-    def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
-        return ((self.inputs[0], count),)
-
     def resume_point(self, count: int) -> ResumePoint:
         return self.resume_point_of_inputs(count, counter=self._start_point.counter + count)
 
     def begin_at(self, point: ResumePoint) -> None:
         super().begin_at(point)
         self._left -= min(point.counter, self._left) if self._left > 0 else 0
-
-    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
-        return self.inputs[0].track_consumption(buffered=buffered)
 
     def produce(self, want: int) -> Run:
         if self._left < 0:
