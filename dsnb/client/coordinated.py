@@ -21,7 +21,6 @@ from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.client.rounds import ConsumerRounds
 from dsnb.client.service_stage import JobReader
 from dsnb.client.session import JobClock, join, open_control_stream
-from dsnb.client.stopwatch import Stopwatch
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
     CancelledError,
@@ -35,6 +34,7 @@ from dsnb.errors import (
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.channel import open_channel
 from dsnb.wire.codec import decode

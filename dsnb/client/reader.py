@@ -24,7 +24,6 @@ from dsnb.client.ordered_inboxes import inbox_for
 from dsnb.client.position import PositionTracker, StartPosition, options_for_resuming
 from dsnb.client.service_stage import JobReader
 from dsnb.client.session import ClientControlStream, JobClock, join, open_control_stream
-from dsnb.client.stopwatch import Stopwatch
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
     CancelledError,
@@ -35,6 +34,7 @@ from dsnb.errors import (
 )
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run
+from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire import discovery
 from dsnb.wire.channel import ChannelCache, open_channel

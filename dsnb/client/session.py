@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter_ns
 
 from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.errors import DsnbError
+from dsnb.stopwatch import Stopwatch
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control_stream import ControlStream
 from dsnb.wire.messages import ClientReport, ClientUpdate, IterationPosition, JoinReply, JoinRequest, TaskHolding
@@ -124,18 +124,15 @@ class JobClock:
     """
 
     def __init__(self, *, paused: bool = False) -> None:
-        self._state: tuple[int, int | None] = (0, perf_counter_ns() if paused else None)
-        """Total paused time, and the time at which the clock was paused (None while it runs). One tuple, so that other
-        threads never read a half-updated state."""
+        self._running = Stopwatch()
+        self.pause(paused=paused)
 
     def __call__(self) -> int:
-        behind, paused_at = self._state
-        return (perf_counter_ns() if paused_at is None else paused_at) - behind
+        return self._running.ns
 
     def pause(self, *, paused: bool) -> None:
         """Pause or resume the clock."""
-        behind, paused_at = self._state
-        if paused and paused_at is None:
-            self._state = behind, perf_counter_ns()
-        elif not paused and paused_at is not None:
-            self._state = behind + perf_counter_ns() - paused_at, None
+        if paused:
+            self._running.stop()
+        else:
+            self._running.start()
