@@ -158,7 +158,7 @@ class TaskSink(Sink):
         with self._inbox.lock:
             if self.current and slices:
                 account = self.task_read.account
-                account.active_at = time.monotonic()
+                account.active_at = self._inbox.clock()
                 account.ended = False  # elements that another reader returned may arrive after the end
                 self.task_read.damaged_in_a_row = 0
                 for piece in slices:
@@ -198,9 +198,14 @@ class TaskSink(Sink):
 
 
 class Inbox:
-    """Frame slices, broken connections and dispatcher updates of one reader, under one lock."""
+    """Frame slices, broken connections and dispatcher updates of one reader, under one lock.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Returns the seconds of a monotonic clock, by which credit and reconnections are timed.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.poller: Poller | None = Poller()

@@ -6,7 +6,6 @@ A task whose connection breaks is reopened and continues after the elements that
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -376,7 +375,7 @@ class TaskTable:
             return self._give_up(task_read, error)
         if task_read.attempts >= ATTEMPTS and not task_read.account.received:
             return self._give_up(task_read, _unreachable(task_read, error))
-        task_read.retry_at = time.monotonic() + _RETRY_S[min(task_read.attempts, len(_RETRY_S)) - 1]
+        task_read.retry_at = self._inbox.clock() + _RETRY_S[min(task_read.attempts, len(_RETRY_S)) - 1]
         return None
 
     def _give_up(self, task_read: TaskRead, error: Exception) -> Exception:

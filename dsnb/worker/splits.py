@@ -27,13 +27,21 @@ class DispatcherFeed:
         ask: Sends a request to the dispatcher.
         previous_runs: Runs that were assigned already, from a saved position or an earlier incarnation; read first.
         incarnation: The task's incarnation.
+        clock: Returns the seconds of a monotonic clock, by which the size of runs is chosen.
     """
 
     def __init__(
-        self, task_id: str, providers: int, ask: Ask, previous_runs: Sequence[SplitRange] = (), incarnation: int = 1
+        self,
+        task_id: str,
+        providers: int,
+        ask: Ask,
+        previous_runs: Sequence[SplitRange] = (),
+        incarnation: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task_id = task_id
         self._incarnation = incarnation
+        self._clock = clock
         self._ask = ask
         self._previous_grants = _by_cursor(previous_runs)
         self._repetitions = [-1] * providers
@@ -76,7 +84,9 @@ class DispatcherFeed:
             run = SplitGrant(provider=provider, repetition=repetition, cursor=cursor, first=reply.first, end=reply.end)
             return None if reply.done else run
 
-        runs = self._open[provider] = _SplitRunIterator(ask, lambda count: self._read_runs.append((provider, count)))
+        runs = self._open[provider] = _SplitRunIterator(
+            ask, lambda count: self._read_runs.append((provider, count)), self._clock
+        )
         return runs
 
     def repetition(self, provider: int) -> int:
@@ -141,9 +151,16 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
     Args:
         ask: Requests a run, given a cursor and the number of splits wanted; returns None at the end.
         read: Called with the number of splits of each run that was read.
+        clock: Returns the seconds of a monotonic clock.
     """
 
-    def __init__(self, ask: Callable[[int, int], SplitGrant | None], read: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[int, int], SplitGrant | None],
+        read: Callable[[int], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._clock = clock
         self._ask = ask
         self._has_read = read
         self._cursor = 0
@@ -157,7 +174,7 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
     def __next__(self) -> tuple[int, int]:
         if self._in_hand:
             # Size the next run by the speed of this one, but at most fourfold: a single fast run may be an exception.
-            splits_per_s = self._in_hand / max(1e-6, time.monotonic() - self._began)
+            splits_per_s = self._in_hand / max(1e-6, self._clock() - self._began)
             self._want = min(max(1, int(splits_per_s * _GRANT_S)), _MOST_WANT, 4 * self._want)
             self._cursor += self._in_hand
             self.mark_read()
@@ -169,7 +186,7 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
             raise StopIteration
         self.last = run
         self._in_hand = run.end - run.first
-        self._began = time.monotonic()
+        self._began = self._clock()
         return run.first, run.end
 
     def mark_read(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,16 +13,20 @@ from tests.dispatcher.simulation import Service
 
 
 class Dispatcher:
-    """Answers the feed of the one task of a pass over sources of these lengths; `down` makes calls fail."""
+    """Answers the feed of the one task of a pass over sources of these lengths; `down` makes calls fail.
+
+    `now` is the feed's clock.
+    """
 
     def __init__(self, *counts: int) -> None:
+        self.now = 0.0
         self.service = Service()
         worker = self.service.add_worker("w")
         self.client = self.service.join(self.service.register(*counts))
         self.task_id = self.service.task(worker).task_id
         self.wants: list[int] = []
         self.down = False
-        self.feed = DispatcherFeed(self.task_id, len(counts), self.answer)
+        self.feed = DispatcherFeed(self.task_id, len(counts), self.answer, clock=lambda: self.now)
 
     def answer(self, request: SplitsRequest) -> SplitsReply:
         if self.down:
@@ -35,14 +38,6 @@ class Dispatcher:
 
 def splits(runs: Iterator[tuple[int, int]]) -> list[int]:
     return [split for first, end in runs for split in range(first, end)]
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The feed's clock: `now` is set by the test."""
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("dsnb.worker.splits.time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
 
 
 def test_all_splits_come_once_for_each_repetition() -> None:
@@ -64,17 +59,17 @@ def test_the_end_stays_the_end() -> None:
     assert next(runs, None) is None
 
 
-def test_as_many_are_wanted_as_a_fifth_of_a_second_takes(clock: SimpleNamespace) -> None:
+def test_as_many_are_wanted_as_a_fifth_of_a_second_takes() -> None:
     dispatcher = Dispatcher(1_000_000)
     runs = dispatcher.feed.open(0)
     for _ in range(10):
         first, end = next(runs)
-        clock.now += (end - first) / 1024
+        dispatcher.now += (end - first) / 1024
     assert dispatcher.wants[0] == 4
     assert dispatcher.wants[-1] == 204
 
 
-def test_what_is_wanted_grows_by_steps_so_that_one_lucky_moment_does_not_take_it_all(clock: SimpleNamespace) -> None:
+def test_what_is_wanted_grows_by_steps_so_that_one_lucky_moment_does_not_take_it_all() -> None:
     dispatcher = Dispatcher(1_000_000)
     runs = dispatcher.feed.open(0)
     for _ in range(4):
@@ -82,10 +77,10 @@ def test_what_is_wanted_grows_by_steps_so_that_one_lucky_moment_does_not_take_it
     assert dispatcher.wants == [4, 16, 64, 256]
 
 
-def test_slow_work_is_handed_out_one_by_one(clock: SimpleNamespace) -> None:
+def test_slow_work_is_handed_out_one_by_one() -> None:
     dispatcher = Dispatcher(1000)
     for first, end in dispatcher.feed.open(0):
-        clock.now += 10.0 * (end - first)
+        dispatcher.now += 10.0 * (end - first)
     assert set(dispatcher.wants[1:]) == {1}
 
 
