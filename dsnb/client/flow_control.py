@@ -3,6 +3,10 @@
 Theory of operation. `max_outstanding_requests` bounds the elements that are granted, in flight or buffered, over all
 tasks together. Each task is granted an even share. If there is less credit than tasks, credit moves: credit that stays
 unused for `IDLE_CREDIT_S` is recalled and granted to the task that has waited longest.
+
+A task that has ended gets no credit. But while the iteration goes on, it may still get elements that another client
+returns or loses, and a task whose credit is used up could not deliver them. So once all tasks have ended, each gets
+credit for its share again.
 """
 
 from __future__ import annotations
@@ -62,6 +66,8 @@ def top_up(accounts: Sequence[CreditAccount], limit: int | None, now: float) -> 
         for account in low:
             account.granted = account.dequeued + _UNLIMITED
         return low
+    if all(account.ended for account in accounts):
+        return _grant_after_end(accounts, limit)
     free = limit - sum(account.outstanding for account in accounts)
     share = max(1, limit // max(1, len(open_ones)))
     grown = []
@@ -74,6 +80,16 @@ def top_up(accounts: Sequence[CreditAccount], limit: int | None, now: float) -> 
             account.granted += more
             account.active_at = now
             grown.append(account)
+    return grown
+
+
+def _grant_after_end(accounts: Sequence[CreditAccount], limit: int) -> list[CreditAccount]:
+    """Grant each ended task a share beyond what arrived; returns the accounts whose grant grew."""
+    ended = [account for account in accounts if account.ended]
+    share = max(1, limit // max(1, len(ended)))
+    grown = [account for account in ended if account.granted < account.received + share]
+    for account in grown:
+        account.granted = account.received + share
     return grown
 
 

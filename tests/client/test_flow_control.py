@@ -145,6 +145,13 @@ def test_what_an_ended_task_delivered_counts_until_it_is_consumed_and_its_unused
     assert other.granted == 7
 
 
+def test_once_all_tasks_have_ended_each_gets_credit_for_elements_that_another_client_returns() -> None:
+    used_up, unused = (CreditAccount(granted=n, received=4, dequeued=4, ended=True) for n in (4, 9))
+    assert top_up([used_up, unused], 4, 0.0) == [used_up]
+    assert (used_up.granted, unused.granted) == (6, 9)
+    assert top_up([used_up, unused], 4, 0.0) == []
+
+
 def test_credit_that_is_being_recalled_is_not_raised_and_still_counts() -> None:
     recalled, other = CreditAccount(granted=2, recalling=True), CreditAccount()
     assert top_up([recalled, other], 3, 0.0) == [other]
