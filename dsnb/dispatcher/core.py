@@ -16,7 +16,7 @@ from typing import Any
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import invariants
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import admin, jobs, membership, registration, rounds, splits
+from dsnb.dispatcher.handlers import admin, ends, jobs, membership, registration, rounds, splits
 from dsnb.dispatcher.records import ServiceBegun
 from dsnb.wire import messages as m
 
@@ -67,7 +67,7 @@ _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     e.DispatcherStarts: _begin,
     e.RegisterDataset: registration.register,
     m.JoinRequest: jobs.join,
-    m.EndRequest: jobs.confirm_end,
+    m.EndRequest: ends.read_to_end,
     m.ClientReport: membership.client_reported,
     m.ForgetRequest: registration.forget,
     m.ControlRequest: admin.control,

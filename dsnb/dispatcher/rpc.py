@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import grpc
-from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.control import run_action
-from dsnb.dispatcher.handlers import jobs, positions
+from dsnb.dispatcher.handlers import orders, positions
 from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.dispatcher.handlers.jobs import unknown_client_error
 from dsnb.dispatcher.service import Dispatcher, Message, Outbox
@@ -132,7 +131,7 @@ class DispatcherServicer:
         with dispatcher.locked():
             joined: m.JoinReply = dispatcher.handle(request)
             dispatcher.statistics.client_joined(joined.client_id, joined.job_name, request.trainer_id)
-            return replace(joined, tasks=dispatcher.task_infos(joined.job_name, joined.iteration))
+            return joined
 
     def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.IterationPosition:
         with self._dispatcher.locked():
@@ -141,23 +140,7 @@ class DispatcherServicer:
             return positions.iteration_position(self._dispatcher.core, request.client_id)
 
     def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:
-        with self._dispatcher.locked():
-            known = self._dispatcher.core.state.clients.get(request.client_id)
-            if known is not None and known.cancelled_by:
-                return m.EndReply(cancelled_by=known.cancelled_by)
-            finished = self._dispatcher.handle(request)
-            client = self._dispatcher.core.state.clients[request.client_id]
-            if not finished:
-                return m.EndReply(tasks=self._dispatcher.task_infos(client.job, client.iteration))
-            iteration = self._dispatcher.core.state.iteration(client.job, client.iteration)
-            sole_client = jobs.had_single_client(self._dispatcher.core, client)
-            # A sole client can leave at once. With other clients, it must first acknowledge to the workers what it
-            # consumed: on its release they would give unacknowledged elements to the others.
-            if len(iteration.clients) == 1 and request.final_report is not None:
-                position = positions.iteration_position(self._dispatcher.core, request.client_id)
-                self._dispatcher.client_reported(request.final_report)
-                return m.EndReply(finished=True, position=position, sole_client=sole_client)
-            return m.EndReply(finished=True, sole_client=sole_client)
+        return self._dispatcher.confirm_end(request)
 
     def forget(self, request: m.ForgetRequest, _context: grpc.ServicerContext) -> m.Empty:
         self._dispatcher.handle(request)
@@ -190,7 +173,9 @@ class DispatcherServicer:
                 outbox.messages.put(m.ClientUpdate(has_state=True, cancelled_by=client.cancelled_by))
             else:
                 outbox.messages.put(
-                    dispatcher.client_update(client.job, client.iteration, losses_received=first.losses_received)
+                    orders.client_update(
+                        dispatcher.core, client.job, client.iteration, losses_received=first.losses_received
+                    )
                 )
         context.add_callback(lambda: outbox.messages.put(None))
         self._report_readers.submit(self._read_client_reports, reports, first.client_id, outbox)
@@ -257,7 +242,7 @@ class DispatcherServicer:
             task = self._dispatcher.core.state.tasks.get(request.task_id)
             if task is None:
                 raise NotFoundError(f"the task {request.task_id} is unknown", did="it may have ended")
-            return self._dispatcher.task_order(task)
+            return orders.task_order(self._dispatcher.core, task)
 
     def get_splits(self, request: m.SplitsRequest, _context: grpc.ServicerContext) -> m.SplitsReply:
         reply: m.SplitsReply = self._dispatcher.handle(request)

@@ -21,13 +21,11 @@ from dsnb.dispatcher import events as e
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.handlers.cached_iterations import is_endless
+from dsnb.dispatcher.handlers import orders
 from dsnb.dispatcher.handlers.jobs import known_job
-from dsnb.dispatcher.handlers.positions import entropy_of, start_position_of
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.records import DatasetDropped, IterationArchived, JobCancelled, JobForgotten, Record
 from dsnb.dispatcher.split_history import SplitHistory
-from dsnb.dispatcher.state import Iteration, Task
 from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
 from dsnb.dispatcher.worker_pool import WorkerPool
@@ -37,13 +35,12 @@ from dsnb.wire.messages import (
     ClientRelease,
     ClientReport,
     ClientUpdate,
-    TaskInfo,
-    TaskOrder,
+    EndReply,
+    EndRequest,
     TrainerEviction,
     WorkerOrder,
     WorkerReport,
 )
-from dsnb.wire.schedule import RoundsUpdate
 
 Message = TypeVar("Message")
 
@@ -181,7 +178,7 @@ class Dispatcher:
                 if task is not None:
                     first = task.takeover_position.first_index if task.takeover_position is not None else 0
                     self.statistics.register_task(task.task_id, task.job, first)
-                    self._send_order(instruction.worker, WorkerOrder(start=(self.task_order(task),)))
+                    self._send_order(instruction.worker, WorkerOrder(start=(orders.task_order(self.core, task),)))
             case e.DropTask():
                 if not self._send_order(instruction.worker, WorkerOrder(drop=(instruction.task_id,))):
                     self.statistics.task_gone(instruction.task_id)
@@ -198,9 +195,8 @@ class Dispatcher:
             case e.RequestReport():
                 self._send_order(instruction.worker, WorkerOrder(report_seq=max(1, self._report_seq)))
             case e.NotifyClients():
-                self._notify_clients(
-                    instruction.job, instruction.iteration, self.client_update(instruction.job, instruction.iteration)
-                )
+                update = orders.client_update(self.core, instruction.job, instruction.iteration)
+                self._notify_clients(instruction.job, instruction.iteration, update)
             case e.NotifyLoss():
                 update = ClientUpdate(losses=(instruction.loss,))
                 self._notify_clients(instruction.job, instruction.iteration, update)
@@ -277,64 +273,6 @@ class Dispatcher:
         with self._changed:
             self._carry_out(e.Announce(level=level, text=text))
 
-    # ---- messages
-
-    def task_order(self, task: Task) -> TaskOrder:
-        job = self.core.state.jobs[task.job]
-        iteration = job.iterations[task.iteration]
-        return TaskOrder(
-            task_id=task.task_id,
-            dataset_id=job.dataset_id,
-            job_name=job.name,
-            iteration=task.iteration,
-            incarnation=task.incarnation,
-            mode=job.mode,
-            cached=job.cached,
-            num_providers=len(iteration.providers),
-            num_shards=len(iteration.shards),
-            shard=max(0, task.shard),
-            entropy=entropy_of(iteration, task),
-            position=start_position_of(iteration, task),
-            endless=is_endless(self.core, job),
-            paused=bool(job.paused_by),
-            num_consumers=job.num_consumers,
-            definition=self.core.state.datasets[job.dataset_id].definition,
-        )
-
-    def task_infos(self, job: str, iteration: int) -> tuple[TaskInfo, ...]:
-        """An iteration's tasks, in the form that its clients get."""
-        state = self.core.state
-        # In the cross-trainer cache a late trainer may still need elements that all others have consumed.
-        past = not state.jobs[job].cached
-        return tuple(
-            TaskInfo(
-                task_id=task.task_id,
-                worker=state.worker_name(task),
-                worker_uid=task.worker,
-                address=state.workers[task.worker].address if task.unassignment is None else "",
-                incarnation=task.incarnation,
-                ended=task.ended,
-                unassigned=task.unassignment is not None,
-                needed_from=task.resume_position.index if task.resume_position is not None and past else 0,
-                sequence_incarnation=task.sequence_incarnation,
-            )
-            for task in map(state.tasks.__getitem__, state.iteration(job, iteration).tasks)
-        )
-
-    def client_update(self, job: str, number: int, losses_received: int | None = None) -> ClientUpdate:
-        """The current state of an iteration, with its losses from number `losses_received` on; None for no losses."""
-        known = self.core.state.jobs.get(job)
-        iteration = known.iterations.get(number) if known else None
-        if known is None or iteration is None:
-            return ClientUpdate()
-        losses = () if losses_received is None else tuple(iteration.losses[losses_received:])
-        tasks = self.task_infos(job, number)
-        rounds = _rounds_update(iteration)
-        return ClientUpdate(
-            has_state=True, tasks=tasks, finished=iteration.finished, losses=losses, rounds=rounds,
-            paused=bool(known.paused_by),
-        )  # fmt: skip
-
     def locked(self) -> threading.Condition:
         """The lock, as a context manager, for reading several tables consistently."""
         return self._changed
@@ -365,13 +303,24 @@ class Dispatcher:
 
     def client_reported(self, report: ClientReport) -> None:
         with self._changed:
-            client = self.core.state.clients.get(report.client_id)
-            if client is not None:
-                self.statistics.client_reported(report, client.job)
-                outbox = self.client_outboxes.get(report.client_id)
-                if outbox is not None:
-                    outbox.answered_seq = max(outbox.answered_seq, report.seq)
+            self._note_client_report(report)
             self.handle(report)
+
+    def confirm_end(self, request: EndRequest) -> EndReply:
+        """Handle a client's question whether its iteration is over; see `handlers.ends`."""
+        with self._changed:
+            if request.final_report is not None:
+                self._note_client_report(request.final_report)
+            reply: EndReply = self.handle(request)
+            return reply
+
+    def _note_client_report(self, report: ClientReport) -> None:
+        client = self.core.state.clients.get(report.client_id)
+        if client is not None:
+            self.statistics.client_reported(report, client.job)
+            outbox = self.client_outboxes.get(report.client_id)
+            if outbox is not None:
+                outbox.answered_seq = max(outbox.answered_seq, report.seq)
 
     def collect_reports(self) -> None:
         """Request reports from all clients and workers, and wait briefly for them, so that a status is up to date."""
@@ -411,11 +360,3 @@ class Dispatcher:
                 target=self.target,
                 started=self._started_at,
             )
-
-
-def _rounds_update(iteration: Iteration) -> RoundsUpdate | None:
-    rounds = iteration.rounds
-    if rounds is None:
-        return None
-    halt = rounds.halt_count if rounds.halted else 0
-    return RoundsUpdate(halt=halt, schedules=tuple(rounds.schedules), dropped=rounds.dropped)

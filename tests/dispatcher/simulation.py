@@ -365,7 +365,7 @@ class Service(Model):
     def see_end(self, client: SimClient) -> bool:
         """Let a client say which tasks have ended for it, and ask whether that is all."""
         at_end = client.at_end
-        over = bool(self.call(EndRequest(client_id=client.client_id, ended=client.ended_tasks())))
+        over = bool(self.call(EndRequest(client_id=client.client_id, ended=client.ended_tasks())).finished)
         if over and at_end:
             client.over = True
             self.check_over(client)

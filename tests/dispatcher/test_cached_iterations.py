@@ -35,7 +35,7 @@ class Sharing:
         return tuple(EndedTask(task_id=task_id, incarnation=1) for task_id in self.tasks(client))
 
     def end(self, client: str) -> bool:
-        return bool(self.service.call(EndRequest(client_id=client, ended=self.ended(client))))
+        return bool(self.service.call(EndRequest(client_id=client, ended=self.ended(client))).finished)
 
     def leave(self, client: str) -> None:
         self.service.close(self.service.clients[client])
@@ -193,7 +193,7 @@ def test_what_one_reader_of_a_trainer_has_when_another_comes_to_the_end_is_not_l
 def test_one_who_has_not_had_all_tasks_has_not_ended() -> None:
     job = Sharing()
     client = job.join("a")
-    assert not job.service.call(EndRequest(client_id=client, ended=job.ended(client)[:1]))
+    assert not job.service.call(EndRequest(client_id=client, ended=job.ended(client)[:1])).finished
     assert job.passes() == {0: False}
 
 

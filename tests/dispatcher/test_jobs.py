@@ -93,13 +93,9 @@ def test_who_reads_beside_another_one_that_had_nothing_reads_alone(elements: int
 
     def alone_at_the_end(client: SimClient, elements: int) -> bool:
         ended = tuple(EndedTask(task_id=task, incarnation=1) for task in service.core.state.tasks)
-        assert service.call(
-            EndRequest(
-                client_id=client.client_id,
-                ended=ended,
-                final_report=ClientReport(elements=elements) if elements >= 0 else None,
-            )
-        )
+        report = ClientReport(client_id=client.client_id, elements=elements) if elements >= 0 else None
+        reply = service.call(EndRequest(client_id=client.client_id, ended=ended, final_report=report))
+        assert reply.finished
         return had_single_client(service.core, service.core.state.clients[client.client_id])
 
     assert not alone_at_the_end(first, elements), "the other one may have had something"
@@ -258,7 +254,7 @@ def test_the_end_of_a_task_that_is_not_there_any_more_is_no_error() -> None:
     client = service.join(service.register(20), mode="OFF")
     tasks = tuple(EndedTask(task_id=task_id, incarnation=1) for task_id in client.tasks)
     service.stop(worker)
-    assert not service.call(EndRequest(client_id=client.client_id, ended=tasks))
+    assert not service.call(EndRequest(client_id=client.client_id, ended=tasks)).finished
 
 
 @pytest.mark.parametrize(

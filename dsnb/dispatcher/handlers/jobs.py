@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import cached_iterations, job_parameters, positions, reassignment, shards
+from dsnb.dispatcher.handlers import cached_iterations, job_parameters, orders, positions, reassignment, shards
 from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
@@ -23,8 +23,6 @@ MAX_FINISHED_ITERATIONS = 16
 
 def join(core: Context, request: JoinRequest) -> JoinReply:
     """Add a client to one iteration of a job; create the job, the iteration and its tasks if they do not exist.
-
-    The reply lacks the tasks, which the shell adds.
 
     Raises:
         NotFoundError: the dataset is not registered, or a client rejoins an iteration that was dropped.
@@ -76,6 +74,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         client_id=client_id,
         job_name=job.name,
         iteration=iteration.number,
+        tasks=orders.task_infos(core, job.name, iteration.number),
         finished=iteration.finished,
         other_clients=readers,
         missing_shards=shards.without_worker(core, iteration),

@@ -1,0 +1,79 @@
+"""The messages that describe tasks: a worker's order, and what clients are told of an iteration and its tasks."""
+
+from __future__ import annotations
+
+from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.handlers.cached_iterations import is_endless
+from dsnb.dispatcher.handlers.positions import entropy_of, start_position_of
+from dsnb.dispatcher.state import Iteration, Task
+from dsnb.wire.messages import ClientUpdate, TaskInfo, TaskOrder
+from dsnb.wire.schedule import RoundsUpdate
+
+
+def task_order(core: Context, task: Task) -> TaskOrder:
+    """What a worker needs to begin a task."""
+    job = core.state.jobs[task.job]
+    iteration = job.iterations[task.iteration]
+    return TaskOrder(
+        task_id=task.task_id,
+        dataset_id=job.dataset_id,
+        job_name=job.name,
+        iteration=task.iteration,
+        incarnation=task.incarnation,
+        mode=job.mode,
+        cached=job.cached,
+        num_providers=len(iteration.providers),
+        num_shards=len(iteration.shards),
+        shard=max(0, task.shard),
+        entropy=entropy_of(iteration, task),
+        position=start_position_of(iteration, task),
+        endless=is_endless(core, job),
+        paused=bool(job.paused_by),
+        num_consumers=job.num_consumers,
+        definition=core.state.datasets[job.dataset_id].definition,
+    )
+
+
+def task_infos(core: Context, job: str, iteration: int) -> tuple[TaskInfo, ...]:
+    """An iteration's tasks, in the form that its clients get."""
+    state = core.state
+    # In the cross-trainer cache a late trainer may still need elements that all others have consumed.
+    past = not state.jobs[job].cached
+    return tuple(
+        TaskInfo(
+            task_id=task.task_id,
+            worker=state.worker_name(task),
+            worker_uid=task.worker,
+            address=state.workers[task.worker].address if task.unassignment is None else "",
+            incarnation=task.incarnation,
+            ended=task.ended,
+            unassigned=task.unassignment is not None,
+            needed_from=task.resume_position.index if task.resume_position is not None and past else 0,
+            sequence_incarnation=task.sequence_incarnation,
+        )
+        for task in map(state.tasks.__getitem__, state.iteration(job, iteration).tasks)
+    )
+
+
+def client_update(core: Context, job: str, number: int, losses_received: int | None = None) -> ClientUpdate:
+    """The current state of an iteration, with its losses from number `losses_received` on; None for no losses."""
+    known = core.state.jobs.get(job)
+    iteration = known.iterations.get(number) if known else None
+    if known is None or iteration is None:
+        return ClientUpdate()
+    return ClientUpdate(
+        has_state=True,
+        tasks=task_infos(core, job, number),
+        finished=iteration.finished,
+        losses=() if losses_received is None else tuple(iteration.losses[losses_received:]),
+        rounds=_rounds_update(iteration),
+        paused=bool(known.paused_by),
+    )
+
+
+def _rounds_update(iteration: Iteration) -> RoundsUpdate | None:
+    rounds = iteration.rounds
+    if rounds is None:
+        return None
+    halt = rounds.halt_count if rounds.halted else 0
+    return RoundsUpdate(halt=halt, schedules=tuple(rounds.schedules), dropped=rounds.dropped)
