@@ -12,6 +12,7 @@ import msgspec
 
 from dsnb.dispatcher.records import Record
 from dsnb.wire.messages import (
+    ClientRelease,
     ClientReport,
     ControlRequest,
     EndRequest,
@@ -144,12 +145,10 @@ class NotifyCancelled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseClient(msgspec.Struct, frozen=True, kw_only=True):
-    """Have a worker take back a client's unconsumed elements; its reports then confirm `number`."""
+    """Have a worker take back a client's unconsumed elements; its reports then confirm the release's number."""
 
     worker: str
-    client_id: str
-    number: int
-    died: bool = False
+    release: ClientRelease
 
 
 class RequestReport(msgspec.Struct, frozen=True, kw_only=True):

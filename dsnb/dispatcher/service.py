@@ -32,7 +32,6 @@ from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
 from dsnb.monitor.snapshot import EventStatus, Snapshot
 from dsnb.wire.messages import (
-    ClientRelease,
     ClientReport,
     ClientUpdate,
     EndReply,
@@ -188,10 +187,7 @@ class Dispatcher:
                 if (outbox := self.client_outboxes.get(instruction.client_id)) is not None:
                     outbox.messages.put(ClientUpdate(has_state=True, cancelled_by=instruction.cancelled_by))
             case e.ReleaseClient():
-                release = ClientRelease(
-                    client_id=instruction.client_id, number=instruction.number, died=instruction.died
-                )
-                self._send_order(instruction.worker, WorkerOrder(releases=(release,)))
+                self._send_order(instruction.worker, WorkerOrder(releases=(instruction.release,)))
             case e.RequestReport():
                 self._send_order(instruction.worker, WorkerOrder(report_seq=max(1, self._report_seq)))
             case e.NotifyClients():

@@ -429,6 +429,7 @@ class ClientRelease(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     number: int = 0
     died: bool = False
+    holdings: tuple[TaskHolding, ...] = ()
 
 
 class TrainerEviction(msgspec.Struct, frozen=True, kw_only=True):

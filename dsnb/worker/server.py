@@ -355,8 +355,10 @@ class WorkerServer:
         with self._lock:
             tasks = list(self._tasks.values())
         for release in releases:
+            consumed = {(known.task_id, known.incarnation): known.received for known in release.holdings}
             for task in tasks:
-                task.leave(release.client_id, died=release.died)
+                count = consumed.get((task.order.task_id, task.order.incarnation))
+                task.leave(release.client_id, count, died=release.died)
             self._released = max(self._released, release.number)
         if releases and self._control_stream is not None:
             self._control_stream.report_now()  # an iteration may be complete once the dispatcher knows of the release

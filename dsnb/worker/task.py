@@ -186,8 +186,9 @@ class Task:
             if session is not None and self._sessions.get(client) is not session:
                 return
             known = self._remove_session(client)
-            if consumed is None and known is not None:
-                consumed = known.sink.consumed
+            shared = known.sink.consumed if known is not None else None
+            if shared is not None:
+                consumed = max(shared, consumed or 0)
             acknowledged = self._log.consumed_by(client)
             if died and acknowledged is not None:
                 # The client may still be alive and unaware. Its elements go to others now, so `open` must refuse it.

@@ -20,6 +20,7 @@ from dsnb.pipeline.engine.resume_point import ResumePoint, from_text, to_text
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import (
+    ClientRelease,
     EndedTask,
     FinishedSplits,
     IndexRange,
@@ -362,7 +363,7 @@ class SimWorker:
     silence: float = 0.0
     patience: float = 0.0
     tasks: dict[str, SimTask] = field(default_factory=dict)
-    releases: deque[e.ReleaseClient] = field(default_factory=deque)
+    releases: deque[ClientRelease] = field(default_factory=deque)
     """Orders to let clients go that are on their way to it."""
     released: int = 0
     reports: deque[WorkerReport] = field(default_factory=deque)
@@ -373,7 +374,8 @@ class SimWorker:
         while self.releases:
             order = self.releases.popleft()
             for task in self.tasks.values():
-                task.leave(order.client_id, died=order.died)
+                known = [one.received for one in order.holdings if one.task_id == task.task_id]
+                task.leave(order.client_id, known[0] if known else None, died=order.died)
             self.released = max(self.released, order.number)
 
     def write_report(self) -> None:

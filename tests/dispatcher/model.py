@@ -421,7 +421,7 @@ class Model:
             case e.ReleaseClient():
                 worker = self.workers.get(instruction.worker)
                 if worker is not None and worker.connected:
-                    worker.releases.append(instruction)
+                    worker.releases.append(instruction.release)
             case e.SendDrainOrder():
                 worker = self.workers.get(instruction.worker)
                 if worker is not None and worker.connected:

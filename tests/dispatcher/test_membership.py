@@ -6,7 +6,7 @@ import pytest
 
 from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
-from dsnb.wire.messages import ClientReport, EndRequest, TaskReport, WorkerReport
+from dsnb.wire.messages import ClientRelease, ClientReport, EndRequest, TaskReport, WorkerReport
 from tests.dispatcher.model import DispatcherDied, SimClient, SimWorker
 from tests.dispatcher.simulation import CONFIG, INTERVAL, Service
 
@@ -219,7 +219,9 @@ def test_a_client_is_gone_after_its_time_and_its_workers_hear_of_it() -> None:
     assert client.client_id in service.clients
     service.tick()
     released = [i for i in service.instructions if isinstance(i, e.ReleaseClient)]
-    assert released == [e.ReleaseClient(worker=worker.uid, client_id=client.client_id, number=1, died=True)]
+    assert released == [
+        e.ReleaseClient(worker=worker.uid, release=ClientRelease(client_id=client.client_id, number=1, died=True))
+    ]
     assert [*service.clients.values()] == [other]
 
 
@@ -365,7 +367,9 @@ def test_a_worker_that_serves_a_client_who_is_gone_is_told() -> None:
     service.call(WorkerReport(uid=worker.uid, tasks=(TaskReport(clients=(client.client_id,)),)))
     assert service.instructions == []
     service.call(WorkerReport(uid=worker.uid, tasks=(TaskReport(clients=(client.client_id, "2999")),)))
-    assert service.instructions == [e.ReleaseClient(worker=worker.uid, client_id="2999", number=1, died=True)]
+    assert service.instructions == [
+        e.ReleaseClient(worker=worker.uid, release=ClientRelease(client_id="2999", number=1, died=True))
+    ]
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["tasks-remain", "tasks-are-gone"])

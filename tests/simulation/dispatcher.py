@@ -81,9 +81,8 @@ class SimDispatcher(Process):
                 self._send(instruction.worker, m.WorkerOrder(start=(order,)))
             case e.DropTask():
                 self._send(instruction.worker, m.WorkerOrder(drop=(instruction.task_id,)))
-            case e.ReleaseClient(client_id=client_id, number=number, died=died):
-                release = m.ClientRelease(client_id=client_id, number=number, died=died)
-                self._send(instruction.worker, m.WorkerOrder(releases=(release,)))
+            case e.ReleaseClient():
+                self._send(instruction.worker, m.WorkerOrder(releases=(instruction.release,)))
             case e.RequestReport():
                 self._send(instruction.worker, m.WorkerOrder(report_seq=1))
             case e.NotifyClients():

@@ -32,13 +32,9 @@ def test_each_element_comes_once_although_a_connection_breaks(seeds: range) -> N
         run(seed, Failure.CONNECTION)
 
 
-@pytest.mark.xfail(
-    reason="if a client's last acknowledgements are lost with a connection on which it has read a task to its end, the "
-    "elements go to other clients again: the client does not open an ended task again, and what it reports as consumed "
-    "when it leaves does not reach the worker"
-)
-def test_each_element_comes_once_although_a_connection_breaks_at_the_end() -> None:
-    for seed in range(80):
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_each_element_comes_once_although_a_connection_breaks_at_the_end(seeds: range) -> None:
+    for seed in seeds:
         run(seed, Failure.CONNECTION_AT_END)
 
 

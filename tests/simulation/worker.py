@@ -259,8 +259,10 @@ class SimWorker(Member):
         for task_id in order.drop:
             self.tasks.pop(task_id, None)
         for release in order.releases:
+            consumed = {(known.task_id, known.incarnation): known.received for known in release.holdings}
             for task in self.tasks.values():
-                task.leave(release.client_id, died=release.died)
+                count = consumed.get((task.order.task_id, task.order.incarnation))
+                task.leave(release.client_id, count, died=release.died)
             self._last_release = max(self._last_release, release.number)
         if order.releases or order.report_seq:
             self.send_report()

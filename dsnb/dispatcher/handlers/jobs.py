@@ -15,7 +15,7 @@ from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
 from dsnb.pipeline.modes import MODES, STATIC_MODES, require_endless
 from dsnb.wire.job_names import qualified_job_name
-from dsnb.wire.messages import EndRequest, JoinReply, JoinRequest, TaskHolding
+from dsnb.wire.messages import ClientRelease, EndRequest, JoinReply, JoinRequest, TaskHolding
 
 MAX_FINISHED_ITERATIONS = 16
 """How many finished iterations of a job are kept in full; of older ones only the number is kept."""
@@ -140,15 +140,24 @@ def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ..
         core.transient.iterations_without_departures.discard((client.job, client.iteration))
     core.transient.forget_client(client.client_id)
     for worker in dict.fromkeys(core.state.tasks[task].worker for task in iteration.tasks):
-        release_client(core, worker, client.client_id, died=died)
+        # The worker may lack the client's last acknowledgements, if their connection broke.
+        known = tuple(
+            replace(holding, consumed=(), held=())
+            for holding in reported
+            if (task := core.state.tasks.get(holding.task_id)) is not None and task.worker == worker
+        )
+        release_client(core, worker, client.client_id, died=died, holdings=known)
     reassignment.retry_unassigned(core, iteration)
 
 
-def release_client(core: Context, worker: str, client_id: str, *, died: bool = False) -> None:
-    """Have a worker take back the elements that a client did not consume."""
+def release_client(
+    core: Context, worker: str, client_id: str, *, died: bool = False, holdings: tuple[TaskHolding, ...] = ()
+) -> None:
+    """Have a worker take back the elements that a client did not consume, by the client's last report."""
     if worker in core.state.workers:
         number = core.transient.sent_releases[worker] = core.transient.sent_releases.get(worker, 0) + 1
-        core.instruct(e.ReleaseClient(worker=worker, client_id=client_id, number=number, died=died))
+        release = ClientRelease(client_id=client_id, number=number, died=died, holdings=holdings)
+        core.instruct(e.ReleaseClient(worker=worker, release=release))
 
 
 def confirm_end(core: Context, request: EndRequest) -> bool:

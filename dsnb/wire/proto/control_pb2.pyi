@@ -757,14 +757,16 @@ class WorkerOrder(_message.Message):
     def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., report_seq: _Optional[int] = ..., welcome: bool = ..., evict_trainers: _Optional[_Iterable[_Union[TrainerEviction, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ...) -> None: ...
 
 class ClientRelease(_message.Message):
-    __slots__ = ("client_id", "number", "died")
+    __slots__ = ("client_id", "number", "died", "holdings")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DIED_FIELD_NUMBER: _ClassVar[int]
+    HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     number: int
     died: bool
-    def __init__(self, client_id: _Optional[str] = ..., number: _Optional[int] = ..., died: bool = ...) -> None: ...
+    holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
+    def __init__(self, client_id: _Optional[str] = ..., number: _Optional[int] = ..., died: bool = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class TrainerEviction(_message.Message):
     __slots__ = ("task_id", "trainer_id")
