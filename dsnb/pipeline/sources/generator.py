@@ -15,7 +15,7 @@ from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import EarlyResultsStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
-from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned
+from dsnb.pipeline.engine.ownership import ensure_owned
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.engine.threaded_calls import Extend
 from dsnb.pipeline.engine.to_numpy import mismatch
@@ -58,7 +58,6 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
         self._function = UserFunction(operation.function, operation.name, keep_results=True)
         self._values: Iterator[Any] | None = None
         self._ended = False
-        self._yields_immutable = False
         self._allocate = context.allocate
         if context.low_latency:
             self.use_thread()
@@ -69,7 +68,7 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
 
     @property
     def returns_immutable(self) -> bool:
-        return self._yields_immutable
+        return False  # each element is checked: a generator may yield numbers for long, and then a buffer
 
     def next_inputs(self, want: int) -> list[Any]:
         return [] if self._ended else [None] * want
@@ -82,7 +81,6 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
         _, out, failure = self.call_next(want)
         if isinstance(failure, Exception):
             return self.fail_after(failure, out)
-        self._yields_immutable = all_immutable(out)
         return out
 
     def _extend(self, out: list[Any], calls: list[None]) -> Exception | None:
@@ -107,7 +105,7 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
     def _elements(self, calls: list[None]) -> Iterator[Any]:
         # Not `islice`: another thread may shorten the list while the generator runs.
         values = map(itemgetter(1), zip(calls, self._open_iterator(), strict=False))
-        mine = values if self._yields_immutable else ensure_owned(values, self._allocate)
+        mine = ensure_owned(values, self._allocate)
         spec = self._operation.spec
         return mine if spec is None else map(partial(_conform, spec), mine)
 

@@ -44,6 +44,18 @@ def test_one_buffer_yielded_again_and_again_gives_distinct_elements() -> None:
     assert values(Dataset.from_generator(reuse)) == [[x, x] for x in range(40)]
 
 
+def test_a_buffer_that_comes_after_numbers_gives_distinct_elements_and_stays_writable() -> None:
+    def numbers_then_buffer() -> Iterator[Any]:
+        yield from range(20)  # more than one run
+        buffer = np.zeros(2)
+        for x in range(20, 40):
+            buffer[:] = x
+            yield buffer
+
+    found = values(Dataset.from_generator(numbers_then_buffer))
+    assert found == [*range(20), *([x, x] for x in range(20, 40))]
+
+
 def test_no_more_is_asked_for_than_is_taken() -> None:
     asked: list[int] = []
 
