@@ -14,9 +14,9 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 from dsnb.arguments import checked
 from dsnb.errors import (
@@ -30,11 +30,9 @@ from dsnb.errors import (
 )
 from dsnb.monitor.snapshot import VERSION, Snapshot
 from dsnb.monitor.watch import fetch_snapshot
+from dsnb.storage.sqlite import Database, DatabaseKind
 from dsnb.system_limits import limit_error
 from dsnb.wire.codec import decode, encode
-
-APPLICATION_ID = 0x64736E72
-"""SQLite's `application_id` of a run file, which tells it from other databases."""
 
 MAX_SNAPSHOTS = 7200
 _STATUS_TIMEOUT_S = 2.0
@@ -70,7 +68,7 @@ class RunWriter:
         self._first_error = ""
         self.missing = 0
         """The number of snapshots that could not be written."""
-        self._database = _create(self.path)
+        self._database = Database(Path(self.path), RUN_FILE)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dsnb-record", daemon=True)
         self._thread.start()
@@ -106,7 +104,8 @@ class RunWriter:
                 self._record_snapshot()
             self._record_snapshot()
             with suppress(sqlite3.Error):  # leave a single file, without -wal and -shm; fails if a reader has it open
-                self._database.executescript("PRAGMA busy_timeout=200; PRAGMA journal_mode=DELETE")
+                self._database.execute("PRAGMA busy_timeout = 200")
+                self._database.execute("PRAGMA journal_mode = DELETE")
 
     def _record_snapshot(self) -> None:
         try:
@@ -119,12 +118,11 @@ class RunWriter:
             self._note_failed_write(error)
 
     def _write(self, snapshot: Snapshot) -> None:
-        with self._database:
-            row = (snapshot.time, zlib.compress(encode(snapshot), 1))
-            self._database.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", row)
-            (count,) = self._database.execute("SELECT count(*) FROM snapshots").fetchone()
-            if count > self._max_snapshots:
-                self._database.execute(_THIN_OUT_SQL, (self._max_snapshots // 2,))
+        data = zlib.compress(encode(snapshot), 1)
+        with self._database.transaction():
+            self._database.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", snapshot.time, data)
+            if self._database.value("SELECT count(*) FROM snapshots") > self._max_snapshots:
+                self._database.execute(_THIN_OUT_SQL, self._max_snapshots // 2)
 
     def _note_failed_write(self, error: sqlite3.Error) -> None:
         self.missing += 1
@@ -167,15 +165,7 @@ class RunReader:
         if not os.path.exists(self.path):
             raise NotFoundError(f"there is no file {self.path}", hint='svc.record("run.db") writes one')
         self._lock = threading.Lock()
-        try:
-            self._database = sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise limit_error(error) or _not_a_run_file_error(self.path, str(error)) from error
-        try:
-            _check_header(self._database, self.path)
-        except sqlite3.Error as error:
-            self._database.close()
-            raise _not_a_run_file_error(self.path, str(error)) from error
+        self._database = Database(Path(self.path), RUN_FILE, writable=False)
 
     def check(self) -> None:
         """Check the whole file for damage, except in single snapshots, which the other methods leave out.
@@ -258,7 +248,7 @@ class RunReader:
     def _query(self, query: str, *parameters: float) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
-                return self._database.execute(query, parameters).fetchall()
+                return self._database.execute(query, *parameters).fetchall()
         except sqlite3.Error as error:
             raise _damaged_error(self.path, str(error)) from error
 
@@ -285,42 +275,34 @@ def _damaged_error(path: str, reason: str) -> DataLossError:
     )
 
 
-def _create(path: str) -> sqlite3.Connection:
-    """Open a run file for writing; create it if it does not exist."""
-    try:
-        database = sqlite3.connect(path, check_same_thread=False)
-        try:
-            if database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                _check_header(database, path)
-            database.executescript(
-                f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA application_id={APPLICATION_ID};"
-                f"PRAGMA user_version={VERSION};"
-                "CREATE TABLE IF NOT EXISTS snapshots (time REAL PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;"
-            )
-        except BaseException:
-            database.close()
-            raise
-    except sqlite3.Error as error:
-        raise limit_error(error) or _not_a_run_file_error(path, str(error)) from error
-    return database
-
-
-def _check_header(database: sqlite3.Connection, path: str) -> None:
-    application, version = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in _HEADER_PRAGMAS)
-    if application != APPLICATION_ID:
-        database.close()
-        raise _not_a_run_file_error(path, "it is another program's database")
-    if version > VERSION:
-        database.close()
-        raise _not_a_run_file_error(path, f"a newer dsnb wrote it (version {version}; this one knows {VERSION})")
-
-
-_HEADER_PRAGMAS = ("application_id", "user_version")
-
-
-def _not_a_run_file_error(path: str, reason: str) -> FailedPreconditionError:
+def _not_a_run_file_error(path: Path, reason: str) -> FailedPreconditionError:
     return FailedPreconditionError(
         f"{path} cannot be used as the file of a run: {reason}",
         did="it was left as it is",
         hint='name a file that svc.record wrote, or a new one, as in svc.record("run.db")',
     )
+
+
+def _open_error(error: sqlite3.Error, path: Path) -> DsnbError:
+    return limit_error(error) or _not_a_run_file_error(path, str(error))
+
+
+def _foreign_error(path: Path) -> DsnbError:
+    return _not_a_run_file_error(path, "it is another program's database")
+
+
+def _format_error(path: Path, found: int) -> DsnbError:
+    other = "a newer" if found > VERSION else "an older"
+    return _not_a_run_file_error(path, f"{other} dsnb wrote it (version {found}; this one knows {VERSION})")
+
+
+RUN_FILE = DatabaseKind(
+    application_id=0x64736E72,  # "dsnr"
+    migrations=("CREATE TABLE snapshots (time REAL PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",),
+    oldest_format=VERSION,
+    open_error=_open_error,
+    foreign_error=_foreign_error,
+    format_error=_format_error,
+    private=False,
+)
+"""The kind of a run file."""

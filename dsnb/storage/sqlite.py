@@ -1,131 +1,196 @@
-"""The SQLite file of a training cache: opens it where that is safe, runs transactions, and translates its errors."""
+"""SQLite files of dsnb: the training cache, the journal and recorded runs.
+
+`Database` opens a file where that is safe and runs transactions; a `DatabaseKind` declares in what the files differ.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from dsnb.errors import (
-    DataLossError,
-    DsnbError,
-    FailedPreconditionError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    UnavailableError,
-)
-from dsnb.storage.failpoints import Failpoint
-from dsnb.storage.filesystem import filesystem_of
+import msgspec
 
-_COMMIT = Failpoint("entry commit")
-_APPLICATION: Final = 0x64736E62  # "dsnb", where file(1) looks for it
-# Seconds. Our transactions take no longer than a few renames, but a process may be suspended inside one.
-BUSY_TIMEOUT_S: Final = 30.0
-# File systems where each host caches file contents for itself: two hosts that write one database there lose rows.
-_NETWORK: Final = (
-    "nfs",
-    "cifs",
-    "smb",
-    "9p",
-    "virtiofs",
-    "fuse.",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "afs",
-    "gluster",
-)
+from dsnb.errors import DsnbError
+from dsnb.storage.filesystem import FileSystem, filesystem_of
+
+
+class DatabaseKind(msgspec.Struct, kw_only=True):
+    """What distinguishes one kind of database file from the others.
+
+    Attributes:
+        application_id: Identifies the kind in the header of the file, where file(1) looks for it.
+        migrations: The statements that lead from an empty file to `oldest_format`, and from each format to the next.
+        oldest_format: The oldest format that can be opened.
+        open_error: Translates SQLite's errors while the file is opened.
+        foreign_error: The error for a database of another program.
+        format_error: The error for a file of a format that cannot be opened.
+        network_error: The error for a file on a network file system. None if the file system is not checked, because no
+            other host writes the file.
+        removed_error: The error for a transaction after the file was removed or replaced. None if this is not checked.
+        busy_timeout_s: Seconds to wait for a lock of another process.
+        exclusive: Whether the file is locked while it is open.
+        private: Whether only the user may read the file.
+        auto_vacuum: Whether the file shrinks when rows are deleted.
+        commit: Surrounds each commit, for tests.
+    """
+
+    application_id: int
+    migrations: tuple[str, ...]
+    open_error: Callable[[sqlite3.Error, Path], DsnbError]
+    foreign_error: Callable[[Path], DsnbError]
+    format_error: Callable[[Path, int], DsnbError]
+    network_error: Callable[[Path, FileSystem], DsnbError] | None = None
+    removed_error: Callable[[Path], DsnbError] | None = None
+    oldest_format: int = 1
+    busy_timeout_s: float = 5.0
+    exclusive: bool = False
+    private: bool = True
+    auto_vacuum: bool = False
+    commit: AbstractContextManager[None] = nullcontext()
+
+    @property
+    def newest_format(self) -> int:
+        """The format that this version of dsnb writes."""
+        return self.oldest_format + len(self.migrations) - 1
 
 
 class Database:
     """One connection, for one thread at a time.
 
-    Args:
-        path: The file; created if it does not exist.
-        migrations: For each format, the statements that lead to the next one; the first ones create the tables.
+    The methods raise `sqlite3.Error`; only the constructor translates it.
 
-    Attributes:
-        writable: Whether the database can be changed; False in a read-only folder.
+    Args:
+        path: The file; created if it does not exist. None for a database in memory.
+        kind: The kind of the file.
+        writable: Whether to open it for writing.
 
     Raises:
-        FailedPreconditionError: the file was written by a newer version or by another program, or is on a network
-            file system.
-        DataLossError: the file is damaged.
+        DsnbError: the file cannot be opened, is of another kind or format, or is on a network file system: the errors
+            of its kind.
+        OSError: the file cannot be created.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[str]) -> None:
-        self.path = path
-        self.writable = os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
-        journal_mode = _journal_mode(path)
+    def __init__(self, path: Path | None, kind: DatabaseKind, *, writable: bool = True) -> None:
+        self.path = Path(":memory:") if path is None else path.absolute()
+        self.kind = kind
+        self.writable = writable
         self._inode = 0
-        with translate_errors(path):
-            self._connection = _connect(path, writable=self.writable)
+        self._busy_timeout_s = kind.busy_timeout_s
+        journal_mode = self._choose_journal_mode()
+        if path is not None and writable and kind.private:
+            _create_private(self.path)
+        try:
+            self.connection = self._connect(in_memory=path is None)
+            self._finalizer = weakref.finalize(self, self.connection.close)
+            _open_databases.add(self)
             try:
-                self._open(journal_mode, migrations)
-                self._inode = path.stat().st_ino
+                self._prepare(journal_mode)
+                self._inode = 0 if path is None else self.path.stat().st_ino
             except BaseException:
-                self._connection.close()
+                self.close()
                 raise
+        except sqlite3.Error as error:
+            raise kind.open_error(error, self.path) from error
 
-    def _open(self, journal_mode: str, migrations: Sequence[str]) -> None:
-        found = self._check_format(len(migrations))
+    # ---- opening
+
+    def _choose_journal_mode(self) -> str:
+        """The journal mode that the file system allows: WAL needs memory that all processes of the database share."""
+        if self.kind.network_error is None:
+            return "WAL"
+        found = filesystem_of(str(self.path.parent))
+        if found.network:
+            raise self.kind.network_error(self.path, found)
+        return "WAL" if found.local else "DELETE"
+
+    def _connect(self, *, in_memory: bool) -> sqlite3.Connection:
+        if in_memory:
+            return self._open_connection(":memory:")
+        uri = self.path.as_uri()
+        if self.writable:
+            return self._open_connection(f"{uri}?mode=rwc")
+        reading = self._open_connection(f"{uri}?mode=ro")
+        try:
+            reading.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            reading.close()
+            if is_busy(error) or Path(f"{self.path}-wal").exists():
+                raise
+            # A read-only folder without SQLite's other files: no process has the database open for writing, so it
+            # cannot change, and it can be opened as immutable.
+            return self._open_connection(f"{uri}?mode=ro&immutable=1")
+        except BaseException:
+            reading.close()
+            raise
+        return reading
+
+    def _open_connection(self, uri: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            uri, uri=True, isolation_level=None, timeout=self.kind.busy_timeout_s, check_same_thread=False
+        )
+
+    def _prepare(self, journal_mode: str) -> None:
+        if self.kind.exclusive:
+            self.execute("PRAGMA locking_mode = EXCLUSIVE")
+        found = self._check_header()
         if not self.writable:
             return
+        if self.kind.auto_vacuum and not found:  # SQLite ignores it in a file that has tables
+            self.execute("PRAGMA auto_vacuum = FULL")
         self._set_journal_mode(journal_mode)
-        # NORMAL survives the death of a process. A power failure may lose the newest entries; the others stay intact,
-        # because a result's files are synced before the entry that names them.
+        # NORMAL survives the death of a process. A power failure may lose the newest transactions, never earlier ones.
         self.execute("PRAGMA synchronous = NORMAL")
         self.execute("PRAGMA foreign_keys = ON")
-        if found < len(migrations):
-            self._migrate(migrations)
+        if found < self.kind.newest_format:
+            self._migrate()
 
-    def _check_format(self, newest: int) -> int:
-        """The format of the file; checked before anything in it is changed."""
+    def _check_header(self) -> int:
+        """The format of the file, 0 if it is empty; checked before anything in it is changed."""
         used = self.value("SELECT count(*) FROM sqlite_master")  # first: another process may be creating the tables
         found = int(self.value("PRAGMA user_version"))
-        if used and self.value("PRAGMA application_id") != _APPLICATION:
-            raise FailedPreconditionError(
-                f"{str(self.path)!r} is a database of another program",
-                did="nothing in it was touched",
-                hint="give the cache a folder of its own, or its database another name",
-            )
-        if found > newest:
-            raise FailedPreconditionError(
-                f"the cache {str(self.path)!r} was written by a newer version of dsnb (format {found}, not {newest})",
-                did="nothing in it was touched",
-                hint="update dsnb, or set DSNB_CACHE_DIRECTORY to another folder",
-            )
+        if not used and self.writable:
+            return 0
+        if self.value("PRAGMA application_id") != self.kind.application_id:
+            raise self.kind.foreign_error(self.path)
+        if not self.kind.oldest_format <= found <= self.kind.newest_format:
+            raise self.kind.format_error(self.path, found)
         return found
 
     def _set_journal_mode(self, journal_mode: str) -> None:
         # SQLite's busy timeout does not cover this statement: when two processes create the database at once, one of
         # them gets SQLITE_BUSY immediately.
-        deadline = time.monotonic() + BUSY_TIMEOUT_S
-        while self.value("PRAGMA journal_mode") != journal_mode.lower():
+        deadline = time.monotonic() + self.kind.busy_timeout_s
+        while self.value("PRAGMA journal_mode") not in {journal_mode.lower(), "memory"}:
             try:
                 self.execute(f"PRAGMA journal_mode = {journal_mode}")
             except sqlite3.OperationalError as error:
-                if not _is_busy(error) or time.monotonic() > deadline:
+                if not is_busy(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.005)
 
-    def _migrate(self, migrations: Sequence[str]) -> None:
+    def _migrate(self) -> None:
+        kind = self.kind
         with self.transaction():
-            for step in migrations[self.value("PRAGMA user_version") :]:  # another process may have migrated already
+            found = self.value("PRAGMA user_version")  # another process may have migrated already
+            for step in kind.migrations[found and found - kind.oldest_format + 1 :]:
                 for statement in filter(str.strip, step.split(";\n")):
                     self.execute(statement)
-            self.execute(f"PRAGMA application_id = {_APPLICATION}")
-            self.execute(f"PRAGMA user_version = {len(migrations)}")
+            self.execute(f"PRAGMA application_id = {kind.application_id}")
+            self.execute(f"PRAGMA user_version = {kind.newest_format}")
+
+    # ---- use
 
     def close(self) -> None:
-        """Close the connection to the database file."""
-        self._connection.close()
+        """Close the connection; the second call does nothing."""
+        self._finalizer()
 
     @staticmethod
     def file_names(path: Path) -> set[str]:
@@ -137,40 +202,45 @@ class Database:
         """A transaction under the write lock: either all changes of the block take effect, or none.
 
         Args:
-            timeout_s: Seconds to wait for the lock; `BUSY_TIMEOUT_S` by default.
+            timeout_s: Seconds to wait for the lock; by default as long as the kind of the database says.
 
         Raises:
-            FailedPreconditionError: the file was removed or replaced.
-            UnavailableError: another process held the lock for longer than the timeout.
-            ResourceExhaustedError: the disk is full.
+            DsnbError: the file was removed or replaced (`removed_error` of its kind).
+            sqlite3.Error: another process held the lock for longer than the timeout; the disk is full.
         """
         self._check_not_removed()
-        with translate_errors(self.path):
-            self.execute(f"PRAGMA busy_timeout = {round((BUSY_TIMEOUT_S if timeout_s is None else timeout_s) * 1000)}")
-            self.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                with _COMMIT:
-                    self.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self.execute("ROLLBACK")
-                raise
+        self._set_busy_timeout(self.kind.busy_timeout_s if timeout_s is None else timeout_s)
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            with self.kind.commit:
+                self.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self.execute("ROLLBACK")
+            raise
+
+    def _set_busy_timeout(self, timeout_s: float) -> None:
+        if timeout_s != self._busy_timeout_s:
+            self.execute(f"PRAGMA busy_timeout = {round(timeout_s * 1000)}")
+            self._busy_timeout_s = timeout_s
 
     def _check_not_removed(self) -> None:
         # SQLite would silently go on writing to a file that was unlinked.
+        if self.kind.removed_error is None:
+            return
         with contextlib.suppress(FileNotFoundError):
             if self._inode in {0, self.path.stat().st_ino}:
                 return
-        raise FailedPreconditionError(
-            f"the database {str(self.path)!r} was removed while the cache was open",
-            did="nothing was stored",
-            hint="make the cache object again, in a folder that is empty",
-        )
+        raise self.kind.removed_error(self.path)
 
     def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
         """Run one statement and return its cursor."""
-        return self._connection.execute(statement, values)
+        return self.connection.execute(statement, values)
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement for each row of values."""
+        self.connection.executemany(statement, rows)
 
     def row(self, statement: str, *values: Any) -> Any:
         """The first row of a query; None if there is no row."""
@@ -185,79 +255,39 @@ class Database:
         """The first column of all rows of a query."""
         return [row[0] for row in self.execute(statement, *values)]
 
+    def detach_in_child(self) -> None:
+        """In a forked child: never close a connection that locks the file, because that would damage the parent's file.
 
-def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
-    if writable:
-        # Private to the user: results may hold anything. SQLite gives its other files the mode of this one.
-        with contextlib.suppress(OSError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        return _open_connection(path, "mode=rwc")
-    reading = _open_connection(path, "mode=ro")
-    try:
-        reading.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        # A read-only folder without SQLite's shared-memory file: no process has the database open for writing, so it
-        # cannot change, and it can be opened as immutable.
-        reading.close()
-        return _open_connection(path, "mode=ro&immutable=1")
-    return reading
+        Other connections may be closed: they do not own the file, and SQLite leaves it to the parent.
+        """
+        if self.kind.exclusive and self._finalizer.detach() is not None:
+            # One reference too many: otherwise the garbage collector would close the connection.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
 
 
-def _open_connection(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"{path.as_uri()}?{mode}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
-    )
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
-def _journal_mode(path: Path) -> str:
-    """The journal mode that the file system allows: WAL needs memory that all processes of the database share."""
-    lies_on = filesystem_of(str(path.parent))
-    if lies_on.local:
-        return "WAL"
-    if lies_on.kind.startswith(_NETWORK):
-        raise FailedPreconditionError(
-            f"the cache {str(path.parent)!r} lies on {lies_on}, a network file system, where databases of two hosts "
-            "drift apart in silence",
-            did="nothing was opened",
-            hint="set DSNB_CACHE_DIRECTORY to a folder on a disk of this machine",
-        )
-    return "DELETE"
+def _detach_all_in_child() -> None:
+    for database in list(_open_databases):
+        database.detach_in_child()
 
 
-@contextmanager
-def translate_errors(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as dsnb's errors for users."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _translate_error(error, path) from error
+os.register_at_fork(after_in_child=_detach_all_in_child)
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+def _create_private(path: Path) -> None:
+    # SQLite gives its WAL files the mode of this file. O_EXCL, because closing a descriptor of an existing file would
+    # drop all POSIX locks that this process holds on it, those of an open database too.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _translate_error(error: sqlite3.Error, path: Path) -> DsnbError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    what = f"the database of the cache {str(path)!r} says: {error}"
-    if _is_busy(error):
-        return UnavailableError(
-            what,
-            did="nothing was stored; what is stored stays",
-            hint="look for a process that uses this cache and was stopped",
-        )
-    if code == sqlite3.SQLITE_FULL:
-        return ResourceExhaustedError(
-            what, did="nothing was stored; what is stored stays", hint="make room, or set DSNB_CACHE_DIRECTORY"
-        )
-    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-        return DataLossError(
-            what,
-            did="nothing was touched",
-            hint=f"remove {path.name} and the folders result-* beside it, and all is computed anew",
-        )
-    if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
-        return PermissionDeniedError(
-            what, did="nothing was stored", hint="set DSNB_CACHE_DIRECTORY to a folder that you may write to"
-        )
-    return UnavailableError(what, did="nothing was stored", hint="look whether the disk is in order")
+def error_code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code, such as `sqlite3.SQLITE_FULL`; 0 if the error has none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether a lock of another connection caused the error."""
+    return error_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

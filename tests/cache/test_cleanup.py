@@ -10,9 +10,9 @@ import pytest
 
 from dsnb.cache.results import cleanup, store
 from dsnb.cache.results.cleanup import clean_up, is_clean
+from dsnb.cache.results.database import TRAINING_CACHE
 from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import UnavailableError
-from dsnb.storage import sqlite as database
 from tests.cache.steps import get, known, put, results
 
 Open = Callable[..., LocalTrainingCache]
@@ -61,7 +61,7 @@ def test_a_cache_opens_although_another_process_keeps_the_lock(
     open_cache: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SHORT_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(TRAINING_CACHE, "busy_timeout_s", 0.2)
     cache = open_cache()
     put(cache, "a")
     orphan = reserved(cache, "result-00ff", holder="", since=0.0)

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.cache.results.index import MIGRATIONS, CacheEntry, Index
+from dsnb.cache.results.database import TRAINING_CACHE
+from dsnb.cache.results.index import CacheEntry, Index
 from dsnb.storage.sqlite import Database
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    database = Database(tmp_path / "cache.db", MIGRATIONS)
+    database = Database(tmp_path / "cache.db", TRAINING_CACHE)
     yield Index(database)
     database.close()
 
@@ -42,7 +43,7 @@ STEPS = st.lists(
 def test_without_costs_the_least_recently_used_go_first(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
 ) -> None:
-    database = Database(tmp_path_factory.mktemp("index") / "cache.db", MIGRATIONS)
+    database = Database(tmp_path_factory.mktemp("index") / "cache.db", TRAINING_CACHE)
     index = Index(database)
     model: dict[str, int] = {}  # sizes, the least recently used first
     try:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dsnb.cache.results import store
+from dsnb.cache.results.database import TRAINING_CACHE
 from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.storage import sqlite as database
@@ -92,6 +93,7 @@ def test_a_file_that_may_not_grow_is_an_error_and_costs_no_entry(open_cache: Ope
 
 AS_NOBODY = """
 import os, sys, urllib.parse  # all that is imported later, when this interpreter's files may be out of reach
+from dsnb.cache.results.database import TRAINING_CACHE
 from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import PermissionDeniedError
 from tests.cache.steps import Output, get, known, put, storage
@@ -211,7 +213,7 @@ def test_a_database_damaged_while_it_is_open_breaks_no_training(
 def test_network_file_systems_are_refused_with_advice(
     open_cache: Open, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(database, "filesystem_of", lambda path: FileSystem(kind=kind, mount="/net", local=False))
+    monkeypatch.setattr(database, "filesystem_of", lambda path: FileSystem(kind=kind, mount="/net"))
     with pytest.raises(FailedPreconditionError, match=f"lies on {kind} at /net, a network file system") as error:
         open_cache()
     assert "DSNB_CACHE_DIRECTORY" in error.value.hint
@@ -221,7 +223,7 @@ def test_network_file_systems_are_refused_with_advice(
 def test_what_sort_of_journal_is_written_follows_from_the_file_system(
     open_cache: Open, monkeypatch: pytest.MonkeyPatch, local: bool, journal: str
 ) -> None:
-    monkeypatch.setattr(database, "filesystem_of", lambda path: FileSystem(kind="any", mount="/", local=local))
+    monkeypatch.setattr(database, "filesystem_of", lambda path: FileSystem(kind="ext4" if local else "any", mount="/"))
     cache = open_cache()
     put(cache, "a")
     assert get(cache, "a")
@@ -247,6 +249,7 @@ def test_a_process_stopped_in_a_transaction_lets_others_read(open_cache: Open, m
     cache = open_cache()
     put(cache, "a")
     code = f"""
+from dsnb.cache.results.database import TRAINING_CACHE
 from dsnb.cache.results.training import LocalTrainingCache
 cache = LocalTrainingCache({str(cache.directory)!r})
 with cache.store.reading() as index, index.database.transaction():
@@ -261,6 +264,7 @@ with cache.store.reading() as index, index.database.transaction():
 STOPPING = """
 import os, signal, sys
 from dsnb.storage.failpoints import failpoint_hook
+from dsnb.cache.results.database import TRAINING_CACHE
 from dsnb.cache.results.training import LocalTrainingCache
 from tests.cache.steps import Output, get, put
 passing = [int(sys.argv[3])]
@@ -315,7 +319,7 @@ def test_a_process_that_keeps_the_lock_is_an_error_after_a_while(
     put(cache, "a")
     blocking = sqlite3.connect(cache.directory / cache.name, isolation_level=None)
     blocking.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(TRAINING_CACHE, "busy_timeout_s", 0.1)
     with pytest.raises(UnavailableError, match="locked"):
         put(cache, "b")
     assert known(cache, "a")
@@ -327,6 +331,7 @@ def test_a_process_that_keeps_the_lock_is_an_error_after_a_while(
 
 FORKING = """
 import os, sys
+from dsnb.cache.results.database import TRAINING_CACHE
 from dsnb.cache.results.training import LocalTrainingCache
 from tests.cache.steps import Output, get, put
 with LocalTrainingCache(sys.argv[1]) as cache:
@@ -405,6 +410,7 @@ def test_what_a_gone_process_was_writing_goes_and_what_a_living_one_writes_stays
 
 HAMMER = """
 import random, sys, time
+from dsnb.cache.results.database import TRAINING_CACHE
 from dsnb.cache.results.training import LocalTrainingCache
 from tests.cache.steps import get, put
 seed, seconds = int(sys.argv[1]), float(sys.argv[2])

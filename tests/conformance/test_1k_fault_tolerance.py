@@ -307,13 +307,13 @@ def test_line_185_next_ids_and_what_is_unknown(tmp_path: Path) -> None:
             missing()
     journal = Journal(tmp_path / "journal")
     journal.append([worker("w")])
-    journal._connection.execute("UPDATE records SET kind = 'Unheard', digest = ?", (_digest_of("Unheard", journal),))
+    journal.database.execute("UPDATE records SET kind = 'Unheard', digest = ?", _digest_of("Unheard", journal))
     with pytest.raises(DataLossError, match="Failed to parse journal record 1, a Unheard"):
         journal.load()
 
 
 def _digest_of(kind: str, journal: Journal) -> str:
-    [(fields,)] = journal._connection.execute("SELECT fields FROM records").fetchall()
+    [(fields,)] = journal.database.execute("SELECT fields FROM records").fetchall()
     return xxhash.xxh3_64_hexdigest(f"1 {kind} {fields}".encode())
 
 

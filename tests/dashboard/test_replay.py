@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dsnb.dashboard.replay import MAX_DRAWN_SAMPLES, Replay
-from dsnb.monitor.run_file import RunReader, _create
+from dsnb.monitor.run_file import RUN_FILE, RunReader
+from dsnb.storage.sqlite import Database
 from dsnb.wire.codec import encode
 from tests.dashboard.snapshots import job, snapshot
 
@@ -23,8 +24,9 @@ BEGAN = 1_000_000.0
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of so many seconds, in each of which ten elements were produced; nothing was kept in the last hundred."""
     made = tmp_path_factory.mktemp("replay") / "run.db"
-    with closing(_create(str(made))) as database, database:
-        database.executemany("INSERT INTO snapshots VALUES (?, ?)", map(packed, (*range(SECONDS - 100), SECONDS)))
+    with closing(Database(made, RUN_FILE)) as database, database.transaction():
+        rows = [packed(second) for second in (*range(SECONDS - 100), SECONDS)]
+        database.execute_many("INSERT INTO snapshots VALUES (?, ?)", rows)
     return made
 
 
@@ -69,7 +71,7 @@ def test_a_tick_reads_only_what_it_has_not_read_yet(replay: Replay, reader: RunR
     asked: list[str] = []
     replay.seek(BEGAN + 500)
     replay.since(BEGAN + 440)
-    reader._database.set_trace_callback(asked.append)
+    reader._database.connection.set_trace_callback(asked.append)
     replay.since(BEGAN + 440)
     replay.latest()
     assert asked == []
@@ -89,7 +91,7 @@ def test_a_moment_is_found_by_the_index_of_the_file(path: Path) -> None:
 
 
 def test_an_empty_run_has_no_moment(tmp_path: Path) -> None:
-    _create(str(tmp_path / "empty.db")).close()
+    Database(tmp_path / "empty.db", RUN_FILE).close()
     with RunReader(tmp_path / "empty.db") as reader:
         assert Replay(reader).latest() is None
         assert Replay(reader).since(0.0) == []

@@ -279,8 +279,8 @@ def test_it_does_not_grow_with_history(place: Path | None, records: list[Record]
 @pytest.fixture
 def full_disk(path: Path) -> Iterator[Journal]:
     journal = Journal(path)
-    pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
-    journal._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    pages = journal.database.execute("PRAGMA page_count").fetchone()[0]
+    journal.database.execute(f"PRAGMA max_page_count = {pages + 1}")
     yield journal
     journal.close()
 

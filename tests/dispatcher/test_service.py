@@ -160,7 +160,7 @@ def test_what_could_not_be_kept_reaches_nobody_until_it_is_kept(tmp_path: Path) 
     service = Service(Journal(tmp_path / "journal.sqlite"))
     worker = service.worker("w")
     read(worker)
-    pragma = service.desk.journal._connection.execute
+    pragma = service.desk.journal.database.execute
     pragma("PRAGMA query_only = ON")
     for _ in range(2):
         with pytest.raises(UnavailableError, match="cannot be written"):

@@ -25,23 +25,23 @@ def mounts(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "path,kind,local",
+    "path,kind,local,network",
     [
-        ("/", "ext4", True),
-        ("/mnt", "tmpfs", True),
-        ("/mnt/team data/cache", "nfs4", False),
-        ("/mnt/team dat", "tmpfs", True),
-        ("/odd/cache", "fuse.sshfs", False),
-        ("/twice/cache", "cifs", False),
-        ("/new/cache", "somethingnew", False),
+        ("/", "ext4", True, False),
+        ("/mnt", "tmpfs", True, False),
+        ("/mnt/team data/cache", "nfs4", False, True),
+        ("/mnt/team dat", "tmpfs", True, False),
+        ("/odd/cache", "fuse.sshfs", False, True),
+        ("/twice/cache", "cifs", False, True),
+        ("/new/cache", "somethingnew", False, False),
     ],
 )
 def test_the_type_of_the_innermost_mount_decides(
-    mounts: str, path: str, kind: str, local: bool, monkeypatch: pytest.MonkeyPatch
+    mounts: str, path: str, kind: str, local: bool, network: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.path.exists", lambda _: True)
     found = filesystem_of(path, mounts)
-    assert (found.kind, found.local) == (kind, local)
+    assert (found.kind, found.local, found.network) == (kind, local, network)
 
 
 def test_a_folder_that_is_not_there_yet_lies_where_the_one_above_does(tmp_path: Path) -> None:

@@ -32,13 +32,14 @@ from typing import Final
 import msgspec
 
 from dsnb.cache.results.cleanup import clean_up, incompatible_versions, is_clean
+from dsnb.cache.results.database import TRAINING_CACHE, translate_errors
 from dsnb.cache.results.folder_hash import FolderContent, hash_folder
-from dsnb.cache.results.index import MIGRATIONS, CacheEntry, Index, StoredResult
+from dsnb.cache.results.index import CacheEntry, Index, StoredResult
 from dsnb.cache.results.versions import this_version
 from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.files import sync_folder
-from dsnb.storage.sqlite import Database, translate_errors
+from dsnb.storage.sqlite import Database
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class ResultStore:
 
     def _open(self) -> None:
         _check_directory(self._path)
-        self._database = Database(self._path, MIGRATIONS)
+        self._database = Database(self._path, TRAINING_CACHE, writable=_is_writable(self._path))
         self._index = Index(self._database)
         self._is_open = True
         if not self._database.writable:
@@ -156,7 +157,7 @@ class ResultStore:
         # Entries of incompatible versions must be dropped before any look-up. The rest can wait for the next opening.
         timeout_s = None if incompatible_versions(self._index) else SHORT_TIMEOUT_S
         try:
-            with self._database.transaction(timeout_s=timeout_s):
+            with translate_errors(self._path), self._database.transaction(timeout_s=timeout_s):
                 clean_up(self.directory, self._index)
         except UnavailableError as error:
             if timeout_s is None:
@@ -353,6 +354,10 @@ class ResultStore:
 def _is_result_folder(location: str) -> bool:
     """Whether a name is one that this class gives to folders of results."""
     return re.fullmatch(r"result-[0-9a-f]+(-[0-9a-f]+)?", location) is not None
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
 
 
 def _check_directory(database: Path) -> None:
