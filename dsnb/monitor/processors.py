@@ -2,7 +2,8 @@
 
 The estimate for a new worker is the average CPU use of the present ones. If the system reports how idle its CPUs are,
 other users of the CPUs (trainers, other services, other people) are taken into account; otherwise only the workers' own
-processes are. Workers that use hardly any CPU, because they wait for disks or the like, are not limited.
+processes are. If workers use hardly any CPU although some are idle, they wait for disks or the like, and the CPUs do
+not limit their number. If no CPU is idle, other processes take all of it, and more workers would get none either.
 
 Pure: no clock, no service.
 """
@@ -17,7 +18,7 @@ from dsnb.monitor.rates import Rates
 from dsnb.monitor.snapshot import WorkerStatus
 
 _NEGLIGIBLE_CPUS = 0.1
-"""CPUs; workers that use less than this each are not limited by the CPUs."""
+"""CPUs; a worker that uses less, or a host with less idle, counts as using or having none."""
 
 
 class CpuCapacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,9 +42,11 @@ class CpuCapacity(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def max_new_workers(self) -> int | None:
         """How many more workers could run at full speed; None if no limit is known."""
-        return (
-            None if not self.total or self.cpus_per_worker < _NEGLIGIBLE_CPUS else int(self.free / self.cpus_per_worker)
-        )
+        if not self.total:
+            return None
+        if self.cpus_per_worker < _NEGLIGIBLE_CPUS:
+            return 0 if self.free < _NEGLIGIBLE_CPUS else None
+        return int(self.free / self.cpus_per_worker)
 
 
 def cpu_capacity(workers: Sequence[WorkerStatus], between: Rates) -> CpuCapacity:
