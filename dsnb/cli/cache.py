@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsnb.cli.options import add_command, add_json
-from dsnb.cli.status_text import table
 from dsnb.monitor.formatting import format_bytes
+from dsnb.monitor.tables import Table, text_table
 
 if TYPE_CHECKING:
     from dsnb.cache.recordings.catalogue import CatalogueEntry
@@ -59,7 +59,8 @@ def _list(args: argparse.Namespace) -> int:
         print(json.dumps({"recordings": msgspec.to_builtins(found)}))
         return 0
     header = ["key", "state", "elements", "size", "in use", "pipeline"]
-    print("\n".join(table(header, list(map(_row, found)))) or f"nothing is recorded in {without_password(args.place)}")
+    listed = Table.of_text(header, map(_row, found))
+    print("\n".join(text_table(listed)) or f"nothing is recorded in {without_password(args.place)}")
     return 0
 
 

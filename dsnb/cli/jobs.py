@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsnb.cli.options import add_command, add_json, add_service, add_token_file, token_of
-from dsnb.cli.status_text import older_jobs_lines, table
-from dsnb.monitor.formatting import format_bytes
+from dsnb.cli.status_text import older_jobs_lines
+from dsnb.monitor.tables import job_table, text_table, worker_table
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -50,6 +50,12 @@ JOB_EXAMPLES = """\
   dsnb job pause train                    `dsnb jobs` lists their names
   dsnb job cancel train --service digits  of the service called `digits`"""
 
+_JOB_COLUMNS = ("job", "mode", "state", "pass", "clients", "produced", "consumed", "lost_splits", "pipeline")
+_WORKER_COLUMNS = (
+    *("worker", "address", "state", "isolation", "tasks", "readers", "produced"),
+    *("cache_bytes", "capacity_bytes", "rss_bytes"),
+)
+
 
 def add_to(commands: Commands) -> None:
     """Declare the commands for jobs and workers."""
@@ -81,8 +87,7 @@ def _add_service_options(parser: argparse.ArgumentParser, option: str, kind: str
 def run_jobs(args: argparse.Namespace) -> int:
     """Print the service's jobs as a table."""
     snapshot = _snapshot(args)
-    header = ["name", "mode", "state", "pass", "readers", "produced", "consumed", "lost splits", "pipeline"]
-    lines = [*table(header, list(map(_job_row, snapshot.jobs))), *older_jobs_lines(snapshot)]
+    lines = [*text_table(job_table(snapshot.jobs, _JOB_COLUMNS)), *older_jobs_lines(snapshot)]
     _print(args, "jobs", snapshot.jobs, lines)
     return 0
 
@@ -90,8 +95,7 @@ def run_jobs(args: argparse.Namespace) -> int:
 def run_workers(args: argparse.Namespace) -> int:
     """Print the service's workers as a table."""
     snapshot = _snapshot(args)
-    header = ["name", "address", "state", "runs as", "tasks", "readers", "produced", "cache", "memory"]
-    _print(args, "workers", snapshot.workers, table(header, list(map(_worker_row, snapshot.workers))))
+    _print(args, "workers", snapshot.workers, text_table(worker_table(snapshot.workers, _WORKER_COLUMNS)))
     return 0
 
 
@@ -135,30 +139,3 @@ def _print(
         print(json.dumps({kind: msgspec.to_builtins(rows)}, indent=2))
     else:
         print("\n".join(lines) or f"no {kind}")
-
-
-def _job_row(job: JobStatus) -> list[str]:
-    counts = (job.produced, job.consumed, job.lost_splits)
-    return [
-        job.name,
-        job.mode,
-        job.state,
-        str(job.iteration),
-        str(job.clients),
-        *(f"{n:,}" for n in counts),
-        job.pipeline,
-    ]
-
-
-def _worker_row(worker: WorkerStatus) -> list[str]:
-    return [
-        worker.name,
-        worker.address,
-        worker.state,
-        worker.isolation,
-        str(worker.tasks),
-        str(worker.readers),
-        f"{worker.produced:,}",
-        f"{format_bytes(worker.cache_bytes)} of {format_bytes(worker.capacity_bytes)}",
-        format_bytes(worker.rss_bytes),
-    ]

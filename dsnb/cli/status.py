@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsnb.cli.options import add_command, add_json, add_service, token_of
-from dsnb.cli.status_text import status_text, table
+from dsnb.cli.status_text import status_text
 from dsnb.errors import DsnbError
+from dsnb.monitor.tables import Table, text_table
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -107,7 +108,9 @@ def service_summary(connection: Connection, snapshot: Snapshot | None) -> Servic
 def services_text(services: list[ServiceSummary]) -> str:
     """The list of services as text."""
     header = ["name", "target", "pid", "workers", "jobs", "since"]
-    return "\n".join([f"{len(services)} services run here; name one:", *table(header, list(map(_row, services)))])
+    return "\n".join(
+        [f"{len(services)} services run here; name one:", *text_table(Table.of_text(header, map(_row, services)))]
+    )
 
 
 def _row(service: ServiceSummary) -> list[str]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from dsnb.monitor.formatting import format_bytes, format_duration, plural
-from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus, WorkerStatus
+from dsnb.monitor.formatting import format_duration, plural
+from dsnb.monitor.snapshot import JobStatus, Snapshot
+from dsnb.monitor.tables import text_table, trainer_table, worker_table
 
 MAX_EVENTS = 5
 """The number of recent events to print."""
+_WORKER_COLUMNS = ("worker", "address", "state", "tasks", "produced", "sent_bytes", "cache_bytes", "capacity_bytes")
+_TRAINER_COLUMNS = ("trainer", "elements", "hits", "misses", "lag", "skipped", "lost")
 
 
 def status_text(snapshot: Snapshot) -> str:
     """The whole service as text: workers, jobs and recent events."""
     lines = [f"{snapshot.service} at {snapshot.target}, up {format_duration(snapshot.time - snapshot.started)}"]
-    lines += ["", plural(len(snapshot.workers), "worker"), *worker_lines(snapshot.workers)]
+    lines += ["", plural(len(snapshot.workers), "worker")]
+    lines += text_table(worker_table(snapshot.workers, _WORKER_COLUMNS))
     for job in snapshot.jobs:
         lines += ["", *job_lines(job)]
     if not snapshot.jobs:
@@ -36,24 +40,6 @@ def older_jobs_lines(snapshot: Snapshot) -> list[str]:
     return ["", f"and {plural(sums.jobs, 'older job')}: {sums.produced:,} produced, {sums.consumed:,} consumed{lost}"]
 
 
-def worker_lines(found: Sequence[WorkerStatus]) -> list[str]:
-    """A table with a row for each worker."""
-    header = ["name", "address", "state", "tasks", "produced", "sent", "cache"]
-    rows = [
-        [
-            worker.name,
-            worker.address,
-            worker.state,
-            f"{worker.tasks}",
-            f"{worker.produced:,}",
-            f"{worker.sent_elements:,}",
-            f"{format_bytes(worker.cache_bytes)} of {format_bytes(worker.capacity_bytes)}",
-        ]
-        for worker in found
-    ]
-    return table(header, rows)
-
-
 def job_lines(job: JobStatus) -> Iterator[str]:
     """One job: its state, its splits, and a row for each trainer."""
     yield f"job {job.name}: {job.mode}, iteration {job.iteration}, {job.state}"
@@ -62,8 +48,7 @@ def job_lines(job: JobStatus) -> Iterator[str]:
     yield from split_lines(job)
     for shard in job.shards:
         yield f"  shard {shard.shard} of {len(job.shards)}: {shard.state}{shard.worker and f' on {shard.worker}'}"
-    header = ["trainer" if job.cached else "client", "elements", "hits", "misses", "lag", "skipped", "lost"]
-    yield from table(header, list(map(trainer_row, job.trainers)))
+    yield from text_table(trainer_table(job, _TRAINER_COLUMNS))
 
 
 def split_lines(job: JobStatus) -> Iterator[str]:
@@ -71,20 +56,3 @@ def split_lines(job: JobStatus) -> Iterator[str]:
     for split in job.splits:
         lost = f", {split.lost} lost" if split.lost else ""
         yield f"  splits of {split.source}: {split.done} of {split.total} done, {split.in_hand} in hand{lost}"
-
-
-def trainer_row(trainer: TrainerStatus) -> list[str]:
-    """The table cells of one trainer."""
-    counts = (trainer.elements, trainer.hits, trainer.misses, trainer.lag, trainer.skipped, trainer.lost)
-    return [trainer.trainer_id, *(f"{count:,}" for count in counts)]
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay out text in aligned columns; empty without rows."""
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
-        for row in (header, *rows)
-    ]

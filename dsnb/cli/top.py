@@ -19,12 +19,12 @@ from msgspec.structs import asdict
 
 from dsnb.arguments import seconds
 from dsnb.cli.options import add_command, add_json, add_service, token_of
-from dsnb.cli.status_text import split_lines, table
+from dsnb.cli.status_text import split_lines
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
     from dsnb.monitor.rates import Rates
-    from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
+    from dsnb.monitor.snapshot import JobStatus, Snapshot
 
 DESCRIPTION = """\
 Show what limits a running service, live: verdicts, jobs, trainers, workers.
@@ -38,7 +38,8 @@ EXAMPLES = """\
 RATE_SPAN_S = 3.0
 """The period over which rates are computed, in seconds; shorter until that much time has passed."""
 _FIRST_INTERVAL_S = 1.2
-_STRIP_WIDTH = 24
+_TRAINER_COLUMNS = ("trainer", "rate", "wait", "own_loop", "lag", "skipped", "lost", "position")
+_WORKER_COLUMNS = ("worker", "state", "busy", "rate", "sent_rate", "cache_bytes", "rss_bytes", "address")
 
 
 def add_to(commands: Commands) -> None:
@@ -99,6 +100,7 @@ def screen_lines(before: Snapshot, after: Snapshot, width: int) -> list[str]:
 
 def _job(job: JobStatus, between: Rates) -> Iterator[str]:
     from dsnb.monitor.formatting import format_rate
+    from dsnb.monitor.tables import text_table, trainer_table
 
     its = between.job(job.name)
     yield (
@@ -107,61 +109,13 @@ def _job(job: JobStatus, between: Rates) -> Iterator[str]:
     )
     yield f"  {job.pipeline}"
     yield from split_lines(job)
-    header = [
-        "trainer" if job.cached else "client",
-        "takes",
-        "waits",
-        "own loop",
-        "behind",
-        "lost",
-        "place in the window",
-    ]
-    yield from table(header, [_trainer(job, trainer, between) for trainer in job.trainers])
-
-
-def _trainer(job: JobStatus, trainer: TrainerStatus, between: Rates) -> list[str]:
-    from dsnb.monitor.formatting import format_count, format_rate, format_share
-    from dsnb.monitor.rates import trainer_rates
-
-    its = trainer_rates(between.job(job.name), trainer.trainer_id)
-    lost = format_count(trainer.skipped + trainer.lost)
-    shares = (format_share(its.wait_share), format_share(its.own_loop_share))
-    return [
-        trainer.trainer_id,
-        format_rate(its.consumed),
-        *shares,
-        format_count(trainer.lag),
-        lost,
-        window_strip(job, trainer),
-    ]
-
-
-def window_strip(job: JobStatus, trainer: TrainerStatus) -> str:
-    """Where a trainer stands in the window of the task where it lags most: the newest element is on the right."""
-    held = {task.task_id: task.head - task.tail for task in job.tasks}
-    behind = [cursor.lag / held[cursor.task_id] for cursor in trainer.cursors if held.get(cursor.task_id)]
-    if not behind:
-        return ""
-    at = round((1 - min(1.0, max(behind))) * (_STRIP_WIDTH - 1))
-    return f"▕{'·' * at}▲{'·' * (_STRIP_WIDTH - 1 - at)}▏"
+    yield from text_table(trainer_table(job, _TRAINER_COLUMNS, between))
 
 
 def _workers(after: Snapshot, between: Rates) -> list[str]:
-    from dsnb.monitor.formatting import format_bytes, format_rate, format_share
+    from dsnb.monitor.tables import text_table, worker_table
 
-    rows = []
-    for worker in after.workers:
-        its = between.worker(worker.uid)
-        cells = [
-            worker.name,
-            worker.state,
-            format_share(min(1.0, its.busy)),
-            format_rate(its.produced),
-            f"{format_bytes(its.sent_bytes)}/s",
-        ]
-        rows.append([*cells, format_bytes(worker.cache_bytes), format_bytes(worker.rss_bytes), worker.address])
-    lines = table(["worker", "state", "busy", "makes", "sends", "cache", "memory", "address"], rows)
-    return lines or ["no workers"]
+    return text_table(worker_table(after.workers, _WORKER_COLUMNS, between)) or ["no workers"]
 
 
 # ---- the terminal

@@ -102,6 +102,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """Whether rates are known: not for a silent service, and not at its first snapshot."""
         return self.rates.span_s > 0
 
+    @property
+    def known_rates(self) -> Rates | None:
+        """The newest rates; None if they are unknown."""
+        return self.rates if self.measured else None
+
     def format_rate(self, number: float) -> str:
         """A rate as text; a dash if rates are unknown."""
         return format_rate(number) if self.measured else "–"

@@ -22,7 +22,7 @@ from dsnb.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
     # `dsnb --help` imports this module for its options, so NumPy and the service are imported only when the demo runs.
-    from dsnb.demo.result import DemoResult
+    from dsnb.demo.result import DemoResult, TrainerResult
 
 DESCRIPTION = """\
 Train two classifiers on handwritten digits that one service prepares for both.
@@ -113,7 +113,13 @@ def as_dict(result: DemoResult) -> dict[str, Any]:
         "elements_consumed": result.elements_consumed,
         "seconds_saved": round(result.seconds_saved, 3),
         **{name: value for name, value in msgspec.to_builtins(result).items() if name != "elements_produced"},
+        "trainers": [_trainer_as_dict(trainer) for trainer in result.trainers],
     }
+
+
+def _trainer_as_dict(trainer: TrainerResult) -> dict[str, Any]:
+    fields = msgspec.to_builtins(trainer)
+    return {**fields.pop("served"), "lag": trainer.served.lag, **fields}
 
 
 def _require_pillow() -> None:

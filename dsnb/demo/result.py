@@ -14,28 +14,23 @@ class TrainerResult(msgspec.Struct, frozen=True, kw_only=True):
     """One trainer's result. An element is a batch.
 
     Attributes:
-        trainer_id: The trainer's name in the cross-trainer cache.
+        served: The service's counts for this trainer.
         learning_rate: The initial learning rate.
         widths: The widths of the model's layers, from the inputs to the classes.
-        elements: Batches consumed.
         accuracy: The final accuracy on the held-out digits, 0 to 1.
-        hits: Batches found in the cache, produced for the other trainer.
-        misses: Batches produced for this trainer.
-        skipped: Batches evicted from the window before this trainer reached them.
-        lag: Batches produced but not yet consumed by this trainer, at the end.
-        largest_lag: The largest `lag` observed during training.
+        largest_lag: The largest lag observed during training.
     """
 
-    trainer_id: str
+    served: TrainerStatus
     learning_rate: float
     widths: tuple[int, ...]
-    elements: int
     accuracy: float
-    hits: int
-    misses: int
-    skipped: int
-    lag: int
     largest_lag: int
+
+    @property
+    def trainer_id(self) -> str:
+        """The trainer's name in the cross-trainer cache."""
+        return self.served.trainer_id
 
 
 class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,18 +56,19 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     def reached(self, elements: int) -> bool:
         """Whether each trainer has the target accuracy and at least `elements` batches."""
         return all(
-            trainer.elements >= elements and trainer.accuracy >= self.target_accuracy for trainer in self.trainers
+            trainer.served.elements >= elements and trainer.accuracy >= self.target_accuracy
+            for trainer in self.trainers
         )
 
     @property
     def elements_consumed(self) -> int:
         """The number of batches that all trainers consumed, in total."""
-        return sum(trainer.elements for trainer in self.trainers)
+        return sum(trainer.served.elements for trainer in self.trainers)
 
     @property
     def seconds_saved(self) -> float:
         """Preprocessing time saved by the cache: its hits times the average time to produce a batch."""
-        hits = sum(trainer.hits for trainer in self.trainers)
+        hits = sum(trainer.served.hits for trainer in self.trainers)
         return hits * self.preprocessing_seconds / max(1, self.elements_produced)
 
 
@@ -101,14 +97,9 @@ def _trainer_result(job: JobStatus, trainer: Trainer, largest_lags: Mapping[str,
     # The service lists a trainer from its first report on; before that it has consumed nothing.
     served = job.trainer(settings.trainer_id) or TrainerStatus(trainer_id=settings.trainer_id, clients=0, elements=0)
     return TrainerResult(
-        trainer_id=settings.trainer_id,
+        served=served,
         learning_rate=settings.learning_rate,
         widths=trainer.widths,
-        elements=served.elements,
         accuracy=trainer.accuracy,
-        hits=served.hits,
-        misses=served.misses,
-        skipped=served.skipped,
-        lag=served.lag,
         largest_lag=max(served.lag, largest_lags.get(settings.trainer_id, 0)),
     )

@@ -126,7 +126,7 @@ def _wait_for_next_check(trainers: Sequence[Trainer]) -> None:
 
 def _deadline_error(result: DemoResult, options: DemoOptions) -> DeadlineExceededError:
     states = "; ".join(
-        f"{trainer.trainer_id} has accuracy {trainer.accuracy:.3f} after {trainer.elements:,} batches"
+        f"{trainer.trainer_id} has accuracy {trainer.accuracy:.3f} after {trainer.served.elements:,} batches"
         for trainer in result.trainers
     )
     return DeadlineExceededError(

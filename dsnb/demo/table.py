@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dsnb.demo.result import DemoResult, TrainerResult
+from dsnb.monitor.formatting import format_count
+from dsnb.monitor.tables import Cell, Column, Row, Table, text_table
 
-HEADINGS = ("trainer", "model", "elements", "accuracy", "hits", "skipped", "lag", "largest lag")
+_COLUMNS = (
+    Column(field="trainer", title="trainer", numeric=False),
+    Column(field="model", title="model", numeric=False),
+    Column(field="elements", title="elements"),
+    Column(field="accuracy", title="accuracy"),
+    Column(field="hits", title="hits"),
+    Column(field="skipped", title="skipped"),
+    Column(field="lag", title="lag"),
+    Column(field="largest_lag", title="largest lag"),
+)
 
 
 def progress_line(result: DemoResult) -> str:
@@ -18,8 +27,8 @@ def progress_line(result: DemoResult) -> str:
     """
     parts = [f"{result.seconds:3.0f} s  produced {result.elements_produced:>5,}"]
     parts += [
-        f"{trainer.trainer_id}: {trainer.elements:>5,} elements, accuracy {trainer.accuracy:.2f}, lag {trainer.lag:>4,}"
-        for trainer in result.trainers
+        f"{one.trainer_id}: {one.served.elements:>5,} elements, accuracy {one.accuracy:.2f}, lag {one.served.lag:>4,}"
+        for one in result.trainers
     ]
     return " | ".join(parts)
 
@@ -30,38 +39,24 @@ def table(result: DemoResult) -> str:
         f"{len(result.trainers)} trainers read one named job through the cross-trainer cache."
         f" An element is a batch of {result.batch_size} digits."
     )
-    rows = [HEADINGS, *(_row(trainer) for trainer in result.trainers)]
-    return "\n".join(["", title, "", *_aligned(rows), "", *_summary(result)])
+    trainers = Table(columns=_COLUMNS, rows=tuple(map(_row, result.trainers)))
+    return "\n".join(["", title, "", *text_table(trainers, indent=""), "", *_summary(result)])
 
 
-def _row(trainer: TrainerResult) -> tuple[str, ...]:
-    return (
+def _row(trainer: TrainerResult) -> Row:
+    served = trainer.served
+    texts = (
         trainer.trainer_id,
         "-".join(map(str, trainer.widths)),
-        f"{trainer.elements:,}",
+        format_count(served.elements),
         f"{trainer.accuracy:.3f}",
-        f"{trainer.hits:,}",
-        f"{trainer.skipped:,}",
-        f"{trainer.lag:,}",
-        f"{trainer.largest_lag:,}",
+        *map(format_count, (served.hits, served.skipped, served.lag, trainer.largest_lag)),
     )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the first two columns to the left and the others to the right; underline the headings."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if index < 2 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+    return Row(key=trainer.trainer_id, cells=tuple(Cell(text=text) for text in texts))
 
 
 def _summary(result: DemoResult) -> list[str]:
-    hits = sum(trainer.hits for trainer in result.trainers)
+    hits = sum(trainer.served.hits for trainer in result.trainers)
     each = 1000 * result.preprocessing_seconds / max(1, result.elements_produced)
     worst = min(trainer.accuracy for trainer in result.trainers)
     facts = {

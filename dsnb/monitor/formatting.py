@@ -1,10 +1,8 @@
-"""Formats numbers for people: `12,480`, `4 %`, `3.2 MB`, `2 min`; with the signs, levels and tables to show them."""
+"""Formats numbers for people: `12,480`, `4 %`, `3.2 MB`, `2 min`; with the signs and levels to show them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from html import escape
 
 LEVEL_SIGNS = {"good": "✓", "warn": "!", "bad": "✕"}
 """The sign before a verdict of each level, so that the level is not shown by colour alone."""
@@ -82,10 +80,3 @@ def as_sentence(text: str) -> str:
 def plural(number: int, word: str) -> str:
     """A number with its noun: `1 element`, `2 elements`; for regular plurals only."""
     return f"{format_count(number)} {word}" if number == 1 else f"{format_count(number)} {word}s"
-
-
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table that is readable without style sheets or scripts."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{top}</tr>{body}</table>"

@@ -11,20 +11,20 @@ from html import escape
 from itertools import pairwise
 
 from dsnb.monitor.formatting import (
-    format_bytes,
     format_count,
     format_duration,
     format_rate,
-    format_share,
-    html_table,
     natural_sort_key,
 )
 from dsnb.monitor.rates import rates
 from dsnb.monitor.snapshot import GrantStatus, JobStatus, Snapshot
+from dsnb.monitor.tables import Table, html_table, trainer_table, worker_table
 from dsnb.monitor.verdict import Verdict
 
 _WIDTH, _HEIGHT, _ROW_HEIGHT = 900, 180, 22
 _MAX_POINTS = 400
+_TRAINER_COLUMNS = ("trainer", "elements", "wait", "decode", "active", "lag", "hits", "misses", "skipped", "lost")
+_WORKER_COLUMNS = ("worker", "state", "isolation", "produced", "sent_bytes", "cache_bytes", "rss_bytes")
 _SVG_ATTRIBUTES = 'preserveAspectRatio="none" role="img"'
 _STYLE = """
 :root{--ink:#1c2733;--soft:#667585;--line:#d8dfe6;--back:#fff;--card:#f5f7f9;--made:#3b6ea8;--used:#e0762f;--good:#2e8b57;
@@ -90,24 +90,11 @@ def _verdict(one: Verdict) -> str:
 
 def _job(job: JobStatus, snapshots: Sequence[Snapshot]) -> Iterable[str]:
     yield f"<h2>Job {escape(job.name)}</h2>"
-    yield f'<p><code>{escape(job.pipeline)}</code></p><p class="soft">{job.mode}, pass {job.iteration}, {job.state}: '
+    yield f'<p><code>{escape(job.pipeline)}</code></p><p class="soft">'
+    yield f"{job.mode}, pass {job.iteration + 1}, {job.state}: "
     yield f"{format_count(job.produced)} elements produced, {format_count(job.consumed)} consumed</p>"
     yield _throughput(job.name, snapshots)
-    rows = [
-        [
-            trainer.trainer_id,
-            format_count(trainer.elements),
-            format_share(trainer.wait_ns / trainer.active_ns if trainer.active_ns else None),
-            format_share(trainer.decode_ns / trainer.active_ns if trainer.active_ns else None),
-            format_duration(trainer.active_ns / 1e9),
-            format_count(trainer.lag),
-            format_count(trainer.skipped),
-            format_count(trainer.lost),
-        ]
-        for trainer in job.trainers
-    ]
-    header = ["trainer" if job.cached else "client", "elements", "waited", "decoded", "of", "behind", "skipped", "lost"]
-    yield _table(header, rows)
+    yield _table(trainer_table(job, _TRAINER_COLUMNS))
     if job.grants:
         yield _split_timeline(job.grants)
 
@@ -170,28 +157,16 @@ def _grant_bars(grants: Sequence[GrantStatus], first: float, last: float) -> str
 
 
 def _workers(last: Snapshot) -> str:
-    rows = [
-        [
-            w.name,
-            w.state,
-            w.isolation,
-            format_count(w.produced),
-            format_bytes(w.sent_bytes),
-            format_bytes(w.cache_bytes),
-            format_bytes(w.rss_bytes),
-        ]
-        for w in last.workers
-    ]
-    return "<h2>Workers</h2>" + _table(["worker", "state", "runs as", "produced", "sent", "cache", "memory"], rows)
+    return "<h2>Workers</h2>" + _table(worker_table(last.workers, _WORKER_COLUMNS))
 
 
 def _events(last: Snapshot) -> str:
     rows = [[_date_time(event.time), event.level, event.text] for event in reversed(last.events)]
-    return "<h2>Events</h2>" + _table(["time", "", ""], rows)
+    return "<h2>Events</h2>" + _table(Table.of_text(["time", "", ""], rows))
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return f'<div class="wide">{html_table(header, rows)}</div>' if rows else '<p class="soft">none</p>'
+def _table(content: Table) -> str:
+    return f'<div class="wide">{html_table(content)}</div>' if content.rows else '<p class="soft">none</p>'
 
 
 def _date_time(epoch: float) -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from dsnb.dashboard.feed import Feed
 from dsnb.dashboard.source import INTERVAL_S
 from dsnb.errors import DsnbError
-from dsnb.monitor.formatting import LEVEL_SIGNS, format_bytes, html_table, plural
-from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
+from dsnb.monitor.formatting import LEVEL_SIGNS, plural
+from dsnb.monitor.snapshot import JobStatus, Snapshot
+from dsnb.monitor.tables import html_table, trainer_table, worker_table
 from dsnb.monitor.verdict import Verdict
 from dsnb.monitor.watch import watch_snapshots
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from dsnb.dashboard.server import DashboardServer
 
 _MAX_JOBS = 8
-_BAR_WIDTH = 10
+_WORKER_COLUMNS = ("worker", "state", "isolation", "tasks", "produced", "cache_bytes")
+_TRAINER_COLUMNS = ("trainer", "elements", "wait", "lag", "hits", "misses", "skipped", "lost")
 
 
 def service_title(name: str, target: str) -> str:
@@ -79,35 +81,16 @@ def _older(snapshot: Snapshot) -> str:
 def _workers(snapshot: Snapshot) -> str:
     if not snapshot.workers:
         return "<p>No workers: <code>svc.scale(2)</code> starts two.</p>"
-    rows = [
-        [w.name, w.state, w.isolation, str(w.tasks), f"{w.produced:,}", format_bytes(w.cache_bytes)]
-        for w in snapshot.workers
-    ]
-    return html_table(["worker", "state", "runs as", "tasks", "elements produced", "in memory"], rows)
+    return html_table(worker_table(snapshot.workers, _WORKER_COLUMNS))
 
 
 def _job(job: JobStatus) -> str:
     sharing = ", shared through the cross-trainer cache" if job.cached else ""
     title = (
         f"<p><b>job {escape(job.name)}</b> ({job.mode}{sharing}): {job.state}, "
-        f"{job.produced:,} elements produced once, {job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
+        f"{job.produced:,} elements produced, {job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
     )
-    rows = [
-        [t.trainer_id, f"{t.elements:,}", _wait_bar(t), f"{t.lag:,}", f"{t.hits:,}", f"{t.misses:,}", f"{t.skipped:,}"]
-        for t in job.trainers
-    ]
-    return title + (
-        html_table(["trainer", "elements", "waits", "lag", "hits", "misses", "skipped"], rows) if rows else ""
-    )
-
-
-def _wait_bar(trainer: TrainerStatus) -> str:
-    """The share of time that a trainer waits, as a text bar: not every front end keeps style sheets or scripts."""
-    if not trainer.active_ns:
-        return "–"
-    part = min(1.0, trainer.wait_ns / trainer.active_ns)
-    full = round(part * _BAR_WIDTH)
-    return "█" * full + "░" * (_BAR_WIDTH - full) + f" {part * 100:.0f} %"
+    return title + (html_table(trainer_table(job, _TRAINER_COLUMNS), bars=True) if job.trainers else "")
 
 
 class LazyDashboard:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dsnb.cli.status_text import job_lines, status_text, table
+from dsnb.cli.status_text import job_lines, status_text
 from dsnb.monitor.snapshot import (
     CursorStatus,
     EventStatus,
@@ -24,7 +24,7 @@ WORKER = WorkerStatus(
     pid=1,
     tasks=2,
     produced=12345,
-    sent_elements=678,
+    sent_bytes=678_000,
     cache_bytes=1_500_000,
     capacity_bytes=512_000_000,
 )
@@ -81,15 +81,15 @@ def test_a_busy_service_is_reported_whole() -> None:
         "default at grpc://127.0.0.1:5050, up 60 s",
         "",
         "1 worker",
-        "  name  address         state    tasks  produced  sent  cache",
-        "  w0    127.0.0.1:4001  running  2      12,345    678   1.5 MB of 512 MB",
+        "  worker  address         state    tasks  produced    sent   cache  cache limit",
+        "  w0      127.0.0.1:4001  running      2    12,345  678 kB  1.5 MB       512 MB",
         "",
         "job train: DYNAMIC, iteration 1, running",
         "  list_files | map(decode) | batch(32)",
         "  1,000 elements produced, 900 consumed",
         "  splits of list_files: 4 of 10 done, 2 in hand, 1 lost",
         "  trainer  elements  hits  misses  lag  skipped  lost",
-        "  lr=0.1   900       850   50      7    3        0",
+        "  lr=0.1        900   850      50    7        3     0",
         "",
         "warning: w2 was lost (10 s ago)",
     ]
@@ -99,10 +99,6 @@ def test_only_the_newest_events_are_reported() -> None:
     assert [line for line in status_text(FULL).splitlines() if "lost (" in line] == [
         f"warning: w{n} was lost (10 s ago)" for n in range(2, 7)
     ]
-
-
-def test_a_table_without_rows_is_no_table() -> None:
-    assert table(["a", "b"], []) == []
 
 
 def test_shards_are_told_with_their_workers() -> None:

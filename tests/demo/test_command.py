@@ -13,6 +13,7 @@ from dsnb.demo import DemoOptions, add_arguments, main, run_command
 from dsnb.demo.command import as_dict
 from dsnb.demo.result import DemoResult, TrainerResult
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.monitor.snapshot import CursorStatus, TrainerStatus
 
 RESULT = DemoResult(
     elements_produced=100,
@@ -22,15 +23,17 @@ RESULT = DemoResult(
     seconds=2.0,
     trainers=(
         TrainerResult(
-            trainer_id="lr=0.1",
+            served=TrainerStatus(
+                trainer_id="lr=0.1",
+                clients=1,
+                elements=90,
+                hits=40,
+                misses=50,
+                cursors=(CursorStatus(task_id="t", worker="w0", offset=90, lag=10),),
+            ),
             learning_rate=0.1,
             widths=(64, 10),
-            elements=90,
             accuracy=0.95,
-            hits=40,
-            misses=50,
-            skipped=0,
-            lag=10,
             largest_lag=20,
         ),
     ),

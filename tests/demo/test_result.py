@@ -58,8 +58,9 @@ def result(accuracy: float = 0.95) -> DemoResult:
 def test_each_trainer_has_its_own_figures() -> None:
     fast, slow = result().trainers
 
-    assert (fast.elements, fast.hits, fast.misses, fast.skipped, fast.lag) == (1000, 100, 900, 0, 0)
-    assert (slow.elements, slow.hits, slow.misses, slow.skipped, slow.lag) == (800, 700, 100, 3, 207)
+    assert (fast.served, slow.served) == JOB.trainers
+    assert (fast.served.elements, fast.served.lag) == (1000, 0)
+    assert (slow.served.elements, slow.served.lag) == (800, 207)
     assert (fast.largest_lag, slow.largest_lag) == (0, 400)
 
 
@@ -76,8 +77,8 @@ def test_a_trainer_that_the_service_has_not_heard_of_has_consumed_nothing() -> N
 
     found = result_of(unknown, trainers(), {}, batch_size=32, target_accuracy=0.9, seconds=1.0)
 
-    assert [trainer.hits for trainer in found.trainers] == [0, 0]
-    assert [trainer.elements for trainer in found.trainers] == [0, 0]
+    assert [trainer.served.hits for trainer in found.trainers] == [0, 0]
+    assert [trainer.served.elements for trainer in found.trainers] == [0, 0]
 
 
 def test_the_goal_is_reached_when_each_trainer_has_elements_and_accuracy() -> None:

@@ -56,7 +56,3 @@ def test_waiting_has_three_levels_with_a_sign_each() -> None:
         "!",
         "✕",
     ]
-
-
-def test_a_table_shows_what_users_wrote_as_text() -> None:
-    assert formatting.html_table(["a"], [["<b>"]]) == "<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>"

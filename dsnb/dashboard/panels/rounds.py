@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.panels.tables import Cell, Column, TableRow, age_text, heading, table
+from dsnb.dashboard.panels.tables import heading, table
 from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import format_count, plural
 from dsnb.monitor.snapshot import ConsumerStatus, RoundsStatus
+from dsnb.monitor.tables import Cell, Column, Row, Table, age_text
 
 COLUMNS = (
-    Column(title="consumer", meaning="its index", numeric=False),
-    Column(title="state", numeric=False),
-    Column(title="round", meaning="the next that it will take"),
-    Column(title="since", meaning="since it took a round, came or went"),
+    Column(field="consumer", title="consumer", meaning="its index", numeric=False),
+    Column(field="state", title="state", numeric=False),
+    Column(field="round", title="round", meaning="the next round that it will take"),
+    Column(field="since", title="since", meaning="time since it took a round, joined or left"),
 )
+_CHIPS = {"reading": "running", "joining": "draining"}
 
 
 def rounds(view: View) -> Html:
@@ -23,7 +25,12 @@ def rounds(view: View) -> Html:
         return Html("")
     title = heading("Rounds", "a coordinated read: each consumer takes its part of every round")
     consumers = sorted(found.consumers, key=lambda consumer: consumer.index)
-    return join(title, _current_round(found), table(COLUMNS, [_row(found, consumer) for consumer in consumers]))
+    content = Table(columns=COLUMNS, rows=tuple(_row(found, consumer) for consumer in consumers))
+    return join(title, _current_round(found), table("consumer", content, {}, markup={"state": _state}))
+
+
+def _state(cell: Cell) -> Html:
+    return tag("span", cell.text, class_=f"chip {_CHIPS.get(cell.text, '')}")
 
 
 def _current_round(found: RoundsStatus) -> Html:
@@ -39,13 +46,12 @@ def _current_round(found: RoundsStatus) -> Html:
     )
 
 
-def _row(found: RoundsStatus, consumer: ConsumerStatus) -> TableRow:
+def _row(found: RoundsStatus, consumer: ConsumerStatus) -> Row:
     behind = consumer.round == found.round and bool(found.waits_for)
-    state = {"reading": "running", "joining": "draining"}.get(consumer.state, "")
     cells = (
-        Cell(field="consumer", text=str(consumer.index), value=consumer.index, title=consumer.client_id or None),
-        Cell(field="state", text=tag("span", consumer.state, class_=f"chip {state}"), value=consumer.state),
-        Cell(field="round", text=format_count(consumer.round), value=consumer.round, level="warn" if behind else ""),
-        Cell(field="since", text=age_text(consumer.last_change_age_s), value=round(consumer.last_change_age_s, 1)),
+        Cell(text=str(consumer.index), value=consumer.index, title=consumer.client_id or None),
+        Cell(text=consumer.state),
+        Cell(text=format_count(consumer.round), value=consumer.round, level="warn" if behind else ""),
+        Cell(text=age_text(consumer.last_change_age_s), value=round(consumer.last_change_age_s, 1)),
     )
-    return TableRow(kind="consumer", key=str(consumer.index), cells=cells)
+    return Row(key=str(consumer.index), cells=cells)

@@ -1,81 +1,59 @@
-"""HTML tables for the panels: columns with a title, rows of cells with a field name."""
+"""Lays out the tables of `monitor/tables.py` in the panels, and the headings above them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-import msgspec
+from collections.abc import Callable, Mapping
 
 from dsnb.dashboard.markup import Html, tag
-from dsnb.monitor.formatting import format_duration
+from dsnb.monitor.tables import Cell, Column, Row, Table
 
 _MAX_NAME_CHARS, _NAME_TAIL_CHARS = 12, 8
+_ACTIONS = Column(field="do", title="", numeric=False)
+Markup = Callable[[Cell], Html]
+"""Builds the contents of a cell."""
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One column.
+def table(
+    kind: str,
+    content: Table,
+    classes: Mapping[str, str],
+    *,
+    markup: Mapping[str, Markup] | None = None,
+    actions: Callable[[str], Html] | None = None,
+    row_classes: Callable[[str], str] | None = None,
+) -> Html:
+    """Build a table, in a box that scrolls sideways if the page is too narrow.
 
-    Attributes:
-        title: The heading.
-        meaning: The heading's tooltip.
-        numeric: Whether it holds numbers, which are aligned right.
-        hide_when_narrow: Whether to hide it on a narrow page.
-        hide_unless_wide: Whether to hide it unless the page is wide.
-        hide_on_phone: Whether to hide it on a phone.
+    Args:
+        kind: What a row is about; scripts find the row of the trainer "a" as `data-trainer="a"`.
+        content: The table.
+        classes: CSS classes of columns, by field: "minor" is hidden on a narrow page, "rare" unless the page is wide,
+            "desk" on a phone.
+        markup: By field, the contents of cells that are not shown as plain text.
+        actions: The buttons of a row, from its key.
+        row_classes: The CSS classes of a row, from its key.
     """
+    shown = {kind: _name, "state": _state, **(markup or {})}
+    columns = (*content.columns, _ACTIONS) if actions else content.columns
 
-    title: str
-    meaning: str = ""
-    numeric: bool = True
-    hide_when_narrow: bool = False
-    hide_unless_wide: bool = False
-    hide_on_phone: bool = False
+    def row(one: Row) -> Html:
+        cells = [_cell(column, cell, classes, shown) for column, cell in zip(content.columns, one.cells, strict=True)]
+        if actions:
+            cells.append(tag("td", actions(one.key), data_field=_ACTIONS.field, data_value=""))
+        found_by = {f"data_{kind}": one.key}
+        return tag("tr", *cells, class_=(row_classes and row_classes(one.key)) or None, data_key=one.key, **found_by)
 
-    @property
-    def classes(self) -> str:
-        """The CSS classes of its cells."""
-        wanted = {
-            "num": self.numeric,
-            "minor": self.hide_when_narrow,
-            "rare": self.hide_unless_wide,
-            "desk": self.hide_on_phone,
-        }
-        return " ".join(name for name, so in wanted.items() if so)
+    head = tag("tr", *(_title(column, classes) for column in columns))
+    body = tag("tbody", *map(row, content.rows))
+    return tag("div", tag("table", tag("thead", head), body), class_="scroll", tabindex="0")
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell.
-
-    Attributes:
-        field: The name under which tests and scripts find it.
-        text: The displayed contents.
-        value: The exact value; by default the text.
-        level: "", "good", "warn" or "bad".
-        bar: A fraction drawn as a bar behind the text; None for no bar.
-    """
-
-    field: str
-    text: str | Html
-    value: float | int | str | None = None
-    level: str = ""
-    bar: float | None = None
-    title: str | None = None
+def _name(cell: Cell) -> Html:
+    return name_markup(cell.text)
 
 
-class TableRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: its cells, and the kind and id under which scripts find it, as in `data-trainer="lr=0.1"`."""
-
-    kind: str
-    key: str
-    cells: Sequence[Cell]
-    classes: str = ""
-
-
-def table(columns: Sequence[Column], rows: Iterable[TableRow]) -> Html:
-    """Build the table, in a box that scrolls sideways if the page is too narrow."""
-    head = tag("tr", *(_title(column) for column in columns))
-    body = (_row(row, columns) for row in rows)
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll", tabindex="0")
+def _state(cell: Cell) -> Html:
+    return tag("span", cell.text, class_=f"chip {cell.text}")
 
 
 def heading(title: str, hint: str = "", right: Html | None = None) -> Html:
@@ -93,35 +71,29 @@ def name_markup(text: str, **attributes: object) -> Html:
     )
 
 
-def age_text(seconds: float) -> str:
-    """An age as text; anything below one second counts as now."""
-    return "now" if seconds < 1 else f"{format_duration(seconds)} ago"
-
-
 def empty_message(text: str) -> Html:
     """The message of a panel that has nothing to show."""
     return tag("p", text, class_="empty")
 
 
-def _title(column: Column) -> Html:
-    return tag("th", column.title, title=column.meaning or None, class_=column.classes or None, scope="col")
+def _title(column: Column, classes: Mapping[str, str]) -> Html:
+    of_column = _column_classes(column, classes) or None
+    return tag("th", column.title, title=column.meaning or None, class_=of_column, scope="col")
 
 
-def _row(row: TableRow, columns: Sequence[Column]) -> Html:
-    cells = (_cell(cell, column) for cell, column in zip(row.cells, columns, strict=True))
-    found_by = {f"data_{row.kind}": row.key}
-    return tag("tr", *cells, class_=row.classes or None, data_key=row.key, **found_by)
+def _column_classes(column: Column, classes: Mapping[str, str]) -> str:
+    return " ".join(filter(None, ("num" if column.numeric else "", classes.get(column.field))))
 
 
-def _cell(cell: Cell, column: Column) -> Html:
-    inner = cell.text
+def _cell(column: Column, cell: Cell, classes: Mapping[str, str], markup: Mapping[str, Markup]) -> Html:
+    inner: object = markup[column.field](cell) if column.field in markup else cell.text
     if cell.bar is not None:
         inner = tag("span", tag("i", style=f"width:{min(cell.bar, 1.0):.1%}"), tag("em", cell.text), class_="meter")
     return tag(
         "td",
         inner,
-        class_=" ".join(filter(None, (column.classes, cell.level))) or None,
-        data_field=cell.field,
+        class_=" ".join(filter(None, (_column_classes(column, classes), cell.level))) or None,
+        data_field=column.field,
         data_value=cell.text if cell.value is None else cell.value,
         title=cell.title,
     )
