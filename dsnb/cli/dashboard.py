@@ -33,9 +33,13 @@ EXAMPLES = """\
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "dashboard", run, DESCRIPTION, EXAMPLES)
     add_service(parser)
-    parser.add_argument("--port", type=int, default=0, help="the port to serve the page on (default: one that is free)")
-    parser.add_argument("--read-only", action="store_true", help="let its pages look, but not control the service")
-    parser.add_argument("--replay", metavar="FILE", help="play a run that svc.record(FILE) kept, with a time slider")
+    parser.add_argument("--port", type=int, default=0, help="the port to serve the page on (default: a free port)")
+    parser.add_argument(
+        "--read-only", action="store_true", help="the pages only show the service and cannot control it"
+    )
+    parser.add_argument(
+        "--replay", metavar="FILE", help="replay a run recorded with svc.record(FILE), with a time slider"
+    )
     parser.add_argument("--no-open", dest="open", action="store_false", help="do not open the browser")
     add_json(parser, "print the line as JSON, with `url`")
 
@@ -93,7 +97,7 @@ def require_panel() -> None:
     missing = [name for name in ("panel", "bokeh") if find_spec(name) is None]
     if missing:
         raise FailedPreconditionError(
-            f"the dashboard needs {' and '.join(missing)}, which this Python does not have",
+            f"the dashboard needs {' and '.join(missing)}, which this Python lacks",
             did="nothing was started",
             hint="pip install 'dsnb[notebook]'",
         )

@@ -38,8 +38,8 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--work-dir",
         metavar="FOLDER",
-        help="where it keeps its token and all that it decides, so that one that is started again there, on the same "
-        "port, carries on (default: it forgets all when it ends)",
+        help="the folder for its token and its journal. A dispatcher that is started again with the same folder and "
+        "port continues the jobs (default: nothing is kept)",
     )
     parser.add_argument(
         "--worker-address",
@@ -52,7 +52,8 @@ def add_to(commands: Commands) -> None:
         "--consumer-timeout-ms",
         type=int,
         metavar="N",
-        help="how long a consumer of a coordinated read waits for a round before it says for whom (default: 2 minutes)",
+        help="how long a consumer of a coordinated read waits for a round before an error names the missing consumers "
+        "(default: 2 minutes)",
     )
     parser.add_argument(
         "--record",

@@ -111,12 +111,12 @@ def _versions() -> Iterator[Finding]:
 def _ports() -> Finding:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 2.0):
-            return Finding(name="ports", level="ok", text="127.0.0.1 can be listened on and reached")
+            return Finding(name="ports", level="ok", text="sockets on 127.0.0.1 work")
     except OSError as error:
         return Finding(
             name="ports",
             level="bad",
-            text=f"127.0.0.1 cannot be listened on or reached ({error})",
+            text=f"sockets on 127.0.0.1 do not work ({error})",
             remedy="is the loopback interface up (`ip link set lo up`), or does a sandbox forbid sockets?",
         )
 
@@ -132,11 +132,11 @@ def _proxies(environment: dict[str, str]) -> Finding:
     spared = environment.get("no_grpc_proxy") or environment.get("no_proxy") or ""
     names = {name.strip() for name in spared.split(",")}
     if "*" in names or {"127.0.0.1", "localhost"} <= names:
-        return Finding(name="proxies", level="ok", text=f"{proxy}, which spares this machine")
+        return Finding(name="proxies", level="ok", text=f"{proxy}, not used for this machine")
     return Finding(
         name="proxies",
         level="bad",
-        text=f"{proxy}: gRPC would ask it for services of this machine",
+        text=f"{proxy}: gRPC would also use it for services on this machine",
         remedy="export no_proxy=localhost,127.0.0.1 (and the hosts of your workers), before Python starts",
     )
 
@@ -148,7 +148,7 @@ def _open_files(limit: int) -> Finding:
     return Finding(
         name="limits",
         level="warn",
-        text=f"{text}; a reader of another process takes a few",
+        text=f"{text}; each client in another process needs a few",
         remedy=f"ulimit -n {4 * _MIN_OPEN_FILES}",
     )
 
@@ -163,7 +163,7 @@ def _shared_memory() -> Finding:
     text = f"{free / 1e6:,.0f} MB free in /dev/shm"
     if free >= _MIN_SHM_BYTES:
         return Finding(name="shared memory", level="ok", text=text)
-    remedy = "free some, or give the container more: --shm-size=1g; readers of other processes fall back to gRPC"
+    remedy = "free some, or give the container more: --shm-size=1g; without it, clients in other processes use gRPC"
     return Finding(name="shared memory", level="warn", text=text, remedy=remedy)
 
 
@@ -178,11 +178,11 @@ def _connection_files() -> Finding:
             name="connection files",
             level="bad",
             text=f"their folder cannot be used ({error})",
-            remedy="point DSNB_RUNTIME_DIR to a folder that is yours alone",
+            remedy="set DSNB_RUNTIME_DIR to a folder that only you can access",
         )
     names = ", ".join(repr(one.name) for one in left)
     return Finding(
-        name="connection files", level="ok", text=f"removed those of {names}" if names else "nothing left behind"
+        name="connection files", level="ok", text=f"removed the files of {names}" if names else "nothing left behind"
     )
 
 
@@ -192,12 +192,14 @@ def _services() -> Iterator[Finding]:
 
     found = running()
     if not found:
-        yield Finding(name="services", level="ok", text="none of yours runs here")
+        yield Finding(name="services", level="ok", text="you have no services on this machine")
     for service in service_summaries(found) if found else []:
         answers = service.workers is not None
         yield Finding(
             name=f"service {service.name}",
             level="ok" if answers else "warn",
             text=f"{service.target}, {service.workers} workers" if answers else f"{service.target} does not answer",
-            remedy="" if answers else f"its process {service.pid} runs and does not answer: is a cell holding it up?",
+            remedy=""
+            if answers
+            else f"its process {service.pid} is running but does not answer: a long-running cell may block it",
         )

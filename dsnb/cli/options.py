@@ -61,7 +61,7 @@ def add_json(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 def add_address(parser: argparse.ArgumentParser) -> None:
     """Add the options for the address that a server listens on."""
-    parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: one that is free)")
+    parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: a free port)")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
 
 

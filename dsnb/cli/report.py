@@ -28,7 +28,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "source",
         nargs="?",
-        help="a file that keeps a run, or a service by its name or address (default: the only one that runs here)",
+        help="a recorded run, or a service by its name or address (default: the only one that runs here)",
     )
     parser.add_argument("page", help="the file to write, as in run.html")
     add_token_file(parser)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Show the workers, jobs and trainers of a running service.
 
-Without a name, and with several services running, it lists those instead. What killed processes left is removed."""
+If several services run and none is named, it lists them instead. It also removes files that killed processes left."""
 EXAMPLES = """\
   dsnb status                    of the only service of yours on this machine, or the list of them
   dsnb status digits --json      of the one called `digits`, everything, for a script"""
@@ -116,6 +116,6 @@ def services_text(services: list[ServiceSummary]) -> str:
 def _row(service: ServiceSummary) -> list[str]:
     cells = [service.name, service.target, str(service.pid)]
     if service.started is None:
-        return [*cells, "-", "-", "it does not answer"]
+        return [*cells, "-", "-", "does not answer"]
     since = datetime.fromtimestamp(service.started, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return [*cells, str(service.workers), str(service.jobs), since]

@@ -114,5 +114,5 @@ def parse_size(text: str) -> int:
         return int(float(number) * SIZE_UNITS[unit])
     except (KeyError, ValueError, OverflowError):
         raise InvalidArgumentError(
-            f"{text!r} is no size", did="nothing was started", hint="500MB, 2GiB, or a number of bytes"
+            f"{text!r} is not a size", did="nothing was started", hint="500MB, 2GiB, or a number of bytes"
         ) from None

@@ -195,9 +195,9 @@ class DashboardServer:
             return AlreadyExistsError(
                 f"the port {self.port} of {self.address} is taken",
                 did="the dashboard was not started",
-                hint="leave `port` out (0 takes a free one), or give another",
+                hint="omit `port` to use a free one, or choose another",
             )
-        return DsnbError(f"the dashboard did not start: {failure}", did="nothing is left of it")
+        return DsnbError(f"the dashboard did not start: {failure}", did="it was closed")
 
 
 def _ignore_closed_socket(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -101,6 +101,6 @@ class Trainer:
                 self.accuracy = self._model.accuracy(*self._held_out)
         raise FailedPreconditionError(
             f"the data of the trainer {self.settings.trainer_id} ended after {self.batches} batches",
-            did="its training was ended",
+            did="its training has stopped",
             hint="train on a dataset that repeats",
         )

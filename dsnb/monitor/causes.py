@@ -26,12 +26,12 @@ bandwidth."""
 _SMALL_ELEMENT_BYTES = 10_000
 """Bytes; for elements smaller than this, their number limits the transfer rather than their bytes."""
 _FULL_LINK_REMEDY = (
-    "Send fewer bytes (uint8 instead of float32, cast where it is used), leave compression to dsnb "
-    '(compression="AUTO"), or bring reader and workers nearer to each other.'
+    "Send fewer bytes (uint8 instead of float32, converted by the reader), let dsnb choose the compression "
+    '(compression="AUTO"), or run the reader and the workers closer to each other.'
 )
 _HIGH_LATENCY_REMEDY = (
-    "Let more be under way: batch before distribute, and leave max_outstanding_requests out; or bring reader and "
-    "workers nearer to each other."
+    "Send more at a time: batch before distribute, and do not set max_outstanding_requests. Or run the reader and the "
+    "workers closer to each other."
 )
 _DECODE_BOUND_SHARE = 0.25
 _HIGH_LATE_S = 0.002
@@ -80,9 +80,9 @@ def _window_held_by_trainer(evidence: Evidence) -> Cause | None:
             return Cause(
                 cause="holder",
                 subject=trainer.trainer_id,
-                text=f"Trainer {trainer.trainer_id!r} is {format_count(trainer.lag)} elements behind and asked to be "
-                f"waited for: it holds the whole window ({format_bytes(nbytes)}).",
-                remedy=f'Give it CrossTrainerCache(on_lag="spill") or "skip", a job of its own, or send it away: '
+                text=f"Trainer {trainer.trainer_id!r} is {format_count(trainer.lag)} elements behind, and with "
+                f'on_lag="wait" the others wait for it: the window is full ({format_bytes(nbytes)}).',
+                remedy=f'Use CrossTrainerCache(on_lag="spill") or "skip", give it a job of its own, or remove it: '
                 f"svc.evict({evidence.job.name!r}, {trainer.trainer_id!r}).",
             )
     return None
@@ -106,15 +106,15 @@ def _gil_contention(evidence: Evidence) -> Cause | None:
     if not late or median(late) < _HIGH_LATE_S or (own_loop_share < _BUSY_LOOP_SHARE and len(threads) == 1):
         return None
     competitor = (
-        f"a loop that takes {format_share(own_loop_share)} of its time"
+        f"a training loop that uses {format_share(own_loop_share)} of its time"
         if own_loop_share >= _BUSY_LOOP_SHARE
         else "each other"
     )
     return Cause(
         cause="interpreter",
-        text=f"The workers are threads of a process that holds the interpreter: they get their turn "
-        f"{format_duration(median(late))} late on average, beside {competitor}.",
-        remedy='Process workers would not be held up: dsnb.start(isolation="process").',
+        text=f"The workers are threads that compete for the GIL with {competitor}: they wake up "
+        f"{format_duration(median(late))} late on average.",
+        remedy='Workers in processes of their own do not compete for it: dsnb.start(isolation="process").',
     )
 
 
@@ -126,8 +126,8 @@ def _slow_consumer(evidence: Evidence) -> Cause | None:
     if any(consumer.state == "absent" for consumer in rounds.consumers):
         return Cause(
             cause="consumer",
-            text=f"A round is for all consumers, and the next one waits for {rounds.waits_for}.",
-            remedy="Start that consumer again: it joins at the round that is due.",
+            text=f"A round needs all consumers, and the next one waits for {rounds.waits_for}.",
+            remedy="Start that consumer again: it joins at the next round.",
         )
     others = [trainer for trainer in evidence.job.trainers if trainer is not evidence.waiting_reader]
     slowest = max(others, key=lambda trainer: evidence.trainer_rates(trainer).own_loop_share or 0.0, default=None)
@@ -162,8 +162,8 @@ def _link_bound(evidence: Evidence) -> Cause | None:
     return Cause(
         cause="link",
         subject=name,
-        text=f"For {format_share(under_way)} of the time what it waits for is under way from worker {name}: the link "
-        f"carries {format_bytes(sent)}/s.",
+        text=f"For {format_share(under_way)} of the time, elements for it are being transferred from worker {name}: "
+        f"the network connection carries {format_bytes(sent)}/s.",
         remedy=_HIGH_LATENCY_REMEDY if small or sent < _FULL_LINK_BYTES_PER_S else _FULL_LINK_REMEDY,
     )
 
@@ -182,8 +182,8 @@ def decode_bound(evidence: Evidence) -> Cause | None:
     return Cause(
         cause="client",
         subject=evidence.waiting_reader.trainer_id,
-        text=f"It spends {format_share(decodes)} of its time making elements of what arrives.",
-        remedy="Batch before distribute, so that workers lay out whole batches.",
+        text=f"It spends {format_share(decodes)} of its time building elements from received data.",
+        remedy="Batch before distribute, so that it receives whole batches.",
     )
 
 
@@ -200,9 +200,9 @@ def _straggler(evidence: Evidence) -> Cause | None:
             return Cause(
                 cause="worker",
                 subject=name,
-                text=f"Worker {name} makes {format_rate(made.get(name, 0.0))} where the others make "
+                text=f"Worker {name} produces {format_rate(made.get(name, 0.0))}, while the others produce "
                 f"{format_rate(usual)} each{_oldest_grant_text(evidence, name)}.",
-                remedy=f"svc.drain({name!r}) takes it out; what else runs on its machine ({worker.address})?",
+                remedy=f"Check what else runs on its machine ({worker.address}), or remove it: svc.drain({name!r}).",
             )
     return None
 
@@ -210,7 +210,11 @@ def _straggler(evidence: Evidence) -> Cause | None:
 def _oldest_grant_text(evidence: Evidence, worker: str) -> str:
     """How long ago a worker got its oldest unfinished splits, as the end of a sentence; empty if it has none."""
     given = [grant.granted_at for grant in evidence.job.grants if grant.worker == worker and grant.state == "in hand"]
-    return f", and has had splits in hand for {format_duration(evidence.snapshot.time - min(given))}" if given else ""
+    return (
+        f", and got its oldest unfinished splits {format_duration(evidence.snapshot.time - min(given))} ago"
+        if given
+        else ""
+    )
 
 
 def _heavy_operation(evidence: Evidence) -> Cause | None:
@@ -238,23 +242,23 @@ def _heavy_operation(evidence: Evidence) -> Cause | None:
 def _saturated_workers(evidence: Evidence) -> Cause | None:
     if evidence.busy < SATURATED_SHARE:
         return None
-    work, make = ("works", "makes") if len(evidence.workers) == 1 else ("work", "make")
+    work, produce = ("works", "produces") if len(evidence.workers) == 1 else ("work", "produce")
     text = (
-        f"{plural(len(evidence.workers), 'worker')} {work} {format_share(evidence.busy)} of the time and {make} "
-        f"{format_rate(evidence.job_rates.produced)}; the readers could take {format_rate(evidence.demand)}, and no "
-        "single operation stands out."
+        f"{plural(len(evidence.workers), 'worker')} {work} {format_share(evidence.busy)} of the time and {produce} "
+        f"{format_rate(evidence.job_rates.produced)}; the readers could consume {format_rate(evidence.demand)}, and no "
+        "single operation takes most of the time."
     )
     if evidence.cpu_capacity.exhausted:
         return Cause(cause="processors", text=f"{text}{busy_cpus_text(evidence)}", remedy=cpu_bound_remedy(evidence))
-    return Cause(cause="workers", text=text, remedy=f"Have more workers: {scale_remedy(evidence)}")
+    return Cause(cause="workers", text=text, remedy=f"Add workers: {scale_remedy(evidence)}")
 
 
 def _hand_over_bound(evidence: Evidence) -> Cause:
     return Cause(
         cause="demand",
-        text=f"The workers work only {format_share(evidence.busy)} of the time and the links are free: what takes the "
-        f"time is asking for elements and handing them over, {format_rate(evidence.job_rates.consumed)}.",
-        remedy="Batch before distribute; leave max_outstanding_requests out; prefetch behind it.",
+        text=f"The workers work only {format_share(evidence.busy)} of the time and the network is not busy: requesting "
+        f"and transferring {format_rate(evidence.job_rates.consumed)} takes the time.",
+        remedy="Batch before distribute, do not set max_outstanding_requests, and prefetch after distribute.",
     )
 
 

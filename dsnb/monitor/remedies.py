@@ -14,27 +14,28 @@ _PARALLEL_OPERATIONS = ("map(", "interleave(")
 def speed_up_remedy(evidence: Evidence, stage: StageStatus) -> str:
     """The remedy for a slow operation if the CPUs are not exhausted."""
     parallel = not stage.threads and stage.name.startswith(_PARALLEL_OPERATIONS)
-    parallel_hint = ", let it run in parallel (num_parallel_calls=dsnb.AUTOTUNE)," if parallel else ""
-    return f"Make it cheaper{parallel_hint} or have more workers: {scale_remedy(evidence)}"
+    parallel_hint = ", run it in parallel (num_parallel_calls=dsnb.AUTOTUNE)," if parallel else ""
+    return f"Make it cheaper{parallel_hint} or add workers: {scale_remedy(evidence)}"
 
 
 def busy_cpus_text(evidence: Evidence) -> str:
     """A sentence, with a leading space, that the CPUs are exhausted; empty if they are not."""
     capacity = evidence.cpu_capacity
-    return f" {_all_cpus_text(capacity.total)} taken ({capacity.free:.1f} free)." if capacity.exhausted else ""
+    return f" {_all_cpus_text(capacity.total)} busy ({capacity.free:.1f} idle)." if capacity.exhausted else ""
 
 
 def _all_cpus_text(number: int) -> str:
-    return "The one processor is" if number == 1 else f"All {number} processors are"
+    return "The only CPU is" if number == 1 else f"All {number} CPUs are"
 
 
 def cpu_bound_remedy(evidence: Evidence, stage: StageStatus | None = None) -> str:
     """The remedy if more workers would only compete for the CPUs."""
-    keep = "keep what comes out of it (cache)" if stage is not None else "keep elements for the next epoch (cache)"
-    shared = "" if evidence.job.cached else ", let trainers share one pass (CrossTrainerCache)"
+    keep = "cache its results" if stage is not None else "cache the elements for the next epoch"
+    shared = "" if evidence.job.cached else ", share one pass between trainers (CrossTrainerCache)"
     return (
-        f"More workers here would only take turns. Make {'it' if stage is not None else 'the pipeline'} cheaper, {keep}"
-        f"{shared}, or add workers on other machines (`dsnb worker --help`)."
+        "More workers here would only compete for the CPUs. "
+        f"Make {'it' if stage is not None else 'the pipeline'} cheaper, {keep}{shared}, "
+        "or add workers on other machines (`dsnb worker --help`)."
     )
 
 
@@ -45,11 +46,11 @@ def scale_remedy(evidence: Evidence) -> str:
     wanted = max(current_workers + 1, ceil(current_workers * evidence.demand / rate)) if rate else current_workers + 1
     max_new_workers = evidence.cpu_capacity.max_new_workers
     if max_new_workers is None or wanted <= current_workers + max_new_workers:
-        return workers_remedy(evidence, wanted, "would do")
+        return workers_remedy(evidence, wanted, "is enough")
     return workers_remedy(
         evidence,
         current_workers + max(1, max_new_workers),
-        f"is what the {evidence.cpu_capacity.total} processors have room for",
+        f"is as many as the {evidence.cpu_capacity.total} CPUs can run",
     )
 
 

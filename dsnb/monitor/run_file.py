@@ -28,6 +28,7 @@ from dsnb.errors import (
     NotFoundError,
     warn,
 )
+from dsnb.monitor.formatting import plural
 from dsnb.monitor.snapshot import VERSION, Snapshot
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.storage.sqlite import Database, DatabaseKind
@@ -84,7 +85,10 @@ class RunWriter:
         self._stop.set()
         self._thread.join(_JOIN_TIMEOUT_S)
         if self.missing:
-            warn(f"{self.missing} snapshots of the run are missing in {self.path} ({self._first_error})", DsnbWarning)
+            warn(
+                f"{plural(self.missing, 'snapshot')} could not be written to {self.path} ({self._first_error})",
+                DsnbWarning,
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -130,8 +134,8 @@ class RunWriter:
             self._first_error = str(error)
             with suppress(DsnbWarning):  # if warnings are errors, the thread must go on; `stop` warns too
                 warn(
-                    f"a snapshot of the run could not be kept in {self.path} ({error}); dsnb tries again with each "
-                    "snapshot: free some room on that disk",
+                    f"a snapshot of the run could not be written to {self.path} ({error}); dsnb tries again "
+                    "with the next one: free some space on that disk",
                     DsnbWarning,
                 )
 
@@ -205,7 +209,7 @@ class RunReader:
                 row = self._first_row(then, row[0])
         if there:
             raise _damaged_error(self.path, "none of its snapshots can be read")
-        raise NotFoundError(f"nothing was kept in {self.path} yet", hint="wait for the first snapshot")
+        raise NotFoundError(f"{self.path} has no snapshots yet", hint="wait for the first snapshot")
 
     def between(self, first: float, last: float) -> Iterator[Snapshot]:
         """The snapshots from one time to another, both included, the oldest first.
@@ -271,13 +275,13 @@ def _damaged_error(path: str, reason: str) -> DataLossError:
     return DataLossError(
         f"the run file {path} is damaged: {reason}",
         did="it was left as it is",
-        hint=f"`sqlite3 {os.path.basename(path)} .recover` saves what can still be read; or use a copy of it",
+        hint=f"`sqlite3 {os.path.basename(path)} .recover` extracts the readable part; or use a backup",
     )
 
 
 def _not_a_run_file_error(path: Path, reason: str) -> FailedPreconditionError:
     return FailedPreconditionError(
-        f"{path} cannot be used as the file of a run: {reason}",
+        f"{path} cannot be used as a run file: {reason}",
         did="it was left as it is",
         hint='name a file that svc.record wrote, or a new one, as in svc.record("run.db")',
     )

@@ -92,7 +92,7 @@ def _job_verdicts(evidence: Evidence) -> Iterator[Verdict]:
             cause="paused",
             job=job.name,
             text=f"Job {job.name!r} is paused (by {job.paused_by}).",
-            remedy=f"svc.resume({job.name!r}) goes on.",
+            remedy=f"svc.resume({job.name!r}) continues it.",
         )
         return
     yield from _loss_verdicts(evidence)
@@ -124,11 +124,11 @@ def _input_verdict(evidence: Evidence) -> Verdict:
         return (
             _not_input_bound_verdict(evidence)
             if cause is None
-            else _bottleneck_verdict(evidence, "warn", "is held up by its reader", cause)
+            else _bottleneck_verdict(evidence, "warn", "is slowed down by its reader", cause)
         )
     cause = next(found for rule in CAUSES if (found := rule(evidence)) is not None)
     return _bottleneck_verdict(
-        evidence, level, "is input-bound" if level == "bad" else "is a little input-bound", cause
+        evidence, level, "is input-bound" if level == "bad" else "is slightly input-bound", cause
     )
 
 
@@ -164,7 +164,7 @@ def _not_input_bound_verdict(evidence: Evidence) -> Verdict:
         cause="none",
         job=evidence.job.name,
         text=f"{text}{loop}.",
-        remedy="More workers would change nothing." if loop else "",
+        remedy="More workers would not help." if loop else "",
         subject=evidence.waiting_reader.trainer_id if loop else "",
     )
 
@@ -187,7 +187,7 @@ def _loss_verdicts(evidence: Evidence) -> Iterator[Verdict]:
             job=evidence.job.name,
             text=f"Job {evidence.job.name!r} lost {plural(lost, 'split')} with a worker within "
             f"{format_duration(evidence.rates.span_s)}.",
-            remedy="The events tell which worker and why.",
+            remedy="The events name the worker and the reason.",
         )
 
 
@@ -198,10 +198,11 @@ def _skipping_verdict(evidence: Evidence, trainer: TrainerStatus, skipped: float
         job=evidence.job.name,
         subject=trainer.trainer_id,
         text=f"Trainer {trainer.trainer_id!r} loses {format_rate(skipped)} of job {evidence.job.name!r} "
-        f"({format_count(trainer.skipped)} so far): it takes {format_rate(evidence.trainer_rates(trainer).consumed)} "
-        f"of {format_rate(evidence.job_rates.produced)}, and the window keeps {_window_text(evidence)}.",
-        remedy='Let nothing be lost with CrossTrainerCache(on_lag="wait") or "spill", give it a job of its own, or, if '
-        "it only pauses now and then, a larger window: start(cross_trainer_cache_size_bytes=...).",
+        f"({format_count(trainer.skipped)} so far): it consumes "
+        f"{format_rate(evidence.trainer_rates(trainer).consumed)} of {format_rate(evidence.job_rates.produced)} "
+        f"produced, and the window holds only {_window_text(evidence)}.",
+        remedy='CrossTrainerCache(on_lag="wait") or "spill" prevents the loss; so does a job of its own. If it only '
+        "pauses now and then, a larger window is enough: start(cross_trainer_cache_size_bytes=...).",
     )
 
 
@@ -212,9 +213,9 @@ def _will_skip_verdict(evidence: Evidence, trainer: TrainerStatus) -> Verdict:
         job=evidence.job.name,
         subject=trainer.trainer_id,
         text=f"Trainer {trainer.trainer_id!r} of job {evidence.job.name!r} is {format_count(trainer.lag)} elements "
-        f"behind and will begin to lose data in {format_duration(trainer.eviction_in_s)}: the window keeps "
+        f"behind and will begin to lose data in {format_duration(trainer.eviction_in_s)}: the window holds only "
         f"{_window_text(evidence)}.",
-        remedy='CrossTrainerCache(on_lag="wait") or "spill" loses nothing; a larger window gives it more time.',
+        remedy='CrossTrainerCache(on_lag="wait") or "spill" prevents the loss; a larger window gives it more time.',
     )
 
 

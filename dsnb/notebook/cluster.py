@@ -199,8 +199,8 @@ class Cluster:
             self.dispatcher.announce(f"worker {name} is being replaced ({self._restart_budget.recent} of {limit})")
         else:
             self.dispatcher.announce(
-                f"worker {name} is not replaced: {limit} workers died within {seconds:g} s, so the cause lies in the "
-                f"pipeline or the machine; svc.scale(n) starts new ones",
+                f"worker {name} is not replaced: {limit} workers died within {seconds:g} s, so the cause is probably "
+                f"in the pipeline or the machine; svc.scale(n) starts new workers",
                 level="warning",
             )
 

@@ -15,7 +15,7 @@ from dsnb.pipeline.dataset import Dataset
 def _iterable(name: str, value: Any) -> Any:
     if not isinstance(value, Iterable):
         raise InvalidArgumentError(
-            f"`{name}` is {short_repr(value)} ({type(value).__name__}), which no loop can read",
+            f"`{name}` is {short_repr(value)} ({type(value).__name__}), which cannot be iterated",
             hint="pass a dataset, or an iterator over one",
         )
     return value

@@ -50,7 +50,7 @@ def read_recorded_run(path: str) -> list[Snapshot]:
     snapshots = _read_snapshots(path)
     if not snapshots:
         raise FailedPreconditionError(
-            f"{path} keeps nothing of a run yet",
+            f"{path} has no snapshots yet",
             did="no report was written",
             hint="a snapshot is written each second; try again",
         )

@@ -122,7 +122,8 @@ class DataService:
                 return snapshot
             if time.monotonic() > deadline:
                 raise DeadlineExceededError(
-                    f"the condition did not hold within {timeout:g} seconds", hint="svc.status() shows what is there"
+                    f"the condition did not hold within {timeout:g} seconds",
+                    hint="svc.status() shows the present state",
                 )
             time.sleep(0.05)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ISOLATION = one_of(
     "thread",
     "process",
-    hint='use "thread" (starts at once) or "process" (not held up by what this interpreter does)',
+    hint='use "thread" (starts at once) or "process" (does not compete with this process for the GIL)',
 )
 
 _running: dict[str, DataService] = {}
@@ -184,7 +184,7 @@ def _reuse(service: DataService, workers: int) -> DataService:
     if workers != before:
         service.scale(workers)
     change = f"; now {workers} worker(s) instead of {before}" if workers != before else ""
-    print(f"dsnb: the service {service.name!r} is running already{change}")
+    print(f"dsnb: the service {service.name!r} is already running{change}")
     return service.borrowed()
 
 
@@ -200,9 +200,9 @@ def _replace(
             f"the service {old.name!r} runs in this process with another {changed_names}, and {sum(readers.values())} "
             f"reader(s) read from it (job {jobs})",
             did="it was left as it is",
-            hint="add replace=True to end them with it; or start another service under a name of its own",
+            hint="pass replace=True to stop it and end these reads, or start another service with a different name",
         )
     old.stop()
     service = _start(old.name, workers, settings)
-    print(f"dsnb: the service {old.name!r} was stopped and started anew, with another {changed_names}")
+    print(f"dsnb: the service {old.name!r} was restarted with another {changed_names}")
     return service

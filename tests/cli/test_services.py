@@ -178,7 +178,7 @@ def test_a_taken_name_is_told_with_who_has_it() -> None:
         (["dispatcher", "--port", "70000"], "`port` is 70000"),
         (["dispatcher", "--host", "everywhere"], "'everywhere' is not an IP address"),
         (["dispatcher", "--name", "my service"], "'my service' cannot be the name of a service"),
-        (["worker", "--dispatcher", "127.0.0.1:1", "--cache-bytes", "much"], "'much' is no size"),
+        (["worker", "--dispatcher", "127.0.0.1:1", "--cache-bytes", "much"], "'much' is not a size"),
     ],
 )
 def test_a_value_that_can_never_be_right_is_a_wrong_use(arguments: list[str], told: str) -> None:
@@ -271,7 +271,7 @@ def test_a_service_that_hangs_is_listed_as_one_that_does_not_answer(dispatcher: 
         finally:
             dispatcher.popen.send_signal(signal.SIGCONT)
     assert (code, err) == (0, "")
-    assert re.search(rf"\n  default +\S+ +{dispatcher.pid} +- +- +it does not answer\n  digits .* 0 +0 +20", text)
+    assert re.search(rf"\n  default +\S+ +{dispatcher.pid} +- +- +does not answer\n  digits .* 0 +0 +20", text)
 
 
 @pytest.mark.slow

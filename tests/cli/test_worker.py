@@ -17,7 +17,7 @@ def test_sizes_are_read_with_their_units(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MB", "5 apples", "1e400", "2TB", "nan"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no size"):
+    with pytest.raises(InvalidArgumentError, match="is not a size"):
         parse_size(text)
 
 

@@ -52,7 +52,7 @@ def test_the_worst_wait_is_named_and_judged() -> None:
 
     made = cards(seen(at(1, 0.0), at(2, 0.3)))
     assert value(made, "worst-wait") == "0.3"
-    assert "slow waits most: training is held up by its input" in text(made)
+    assert "slow waits most: input-bound" in text(made)
 
 
 def test_losers_are_named_and_the_past_is_not_forgotten() -> None:

@@ -20,5 +20,5 @@ def test_a_recording_on_a_full_disk_warns_at_once_and_tells_how_many_snapshots_a
         first, *_, last = process.wait_for_line("TOLD").split(" || ")
     assert "run.db" in first
     assert "disk is full" in first
-    assert "free some room" in first
-    assert "are missing" in last
+    assert "free some space" in first
+    assert "could not be written" in last

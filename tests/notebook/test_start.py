@@ -39,7 +39,7 @@ def test_the_same_again_gives_back_the_service_that_runs(capsys: pytest.CaptureF
     first = dsnb.start(workers=1)
     again = dsnb.start(workers=1)
     assert again.target == first.target
-    assert said(capsys) == ["dsnb: the service 'default' is running already"]
+    assert said(capsys) == ["dsnb: the service 'default' is already running"]
     again.stop()
     assert first.stopped
     assert discovery.running() == []
@@ -51,8 +51,8 @@ def test_another_number_of_workers_scales_the_service_in_place(capsys: pytest.Ca
     assert first.workers == 3
     assert dsnb.start(workers=0).workers == 0
     assert said(capsys) == [
-        "dsnb: the service 'default' is running already; now 3 worker(s) instead of 1",
-        "dsnb: the service 'default' is running already; now 0 worker(s) instead of 3",
+        "dsnb: the service 'default' is already running; now 3 worker(s) instead of 1",
+        "dsnb: the service 'default' is already running; now 0 worker(s) instead of 3",
     ]
 
 
@@ -60,7 +60,7 @@ def test_other_settings_make_a_new_service_where_nobody_reads(capsys: pytest.Cap
     first = dsnb.start(workers=1)
     second = dsnb.start(workers=2, cross_trainer_cache_size_bytes=1 << 20, token="t")
     (line,) = said(capsys)
-    assert line.startswith("dsnb: the service 'default' was stopped and started anew, with another token and cross_tr")
+    assert line.startswith("dsnb: the service 'default' was restarted with another token and cross_tr")
     assert first.stopped
     assert second.target != first.target
     assert [worker.capacity_bytes for worker in second.status().workers] == [1 << 20, 1 << 20]
@@ -84,7 +84,7 @@ def test_a_service_that_is_read_is_replaced_only_on_request(capsys: pytest.Captu
     assert first.stopped
     assert [line.rpartition(",")[0] for line in said(capsys)] == [
         "",
-        "dsnb: the service 'default' was stopped and started anew",
+        "dsnb: the service 'default' was restarted",
     ]
 
 

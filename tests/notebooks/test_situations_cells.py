@@ -38,7 +38,7 @@ def test_the_start_cell_is_run_twice(kernel: Kernel) -> None:
     start = "service = dsnb.start(workers=2); print(service.target, len(service.status().workers))"
     first = kernel.run(start)
     again = kernel.run(start)
-    assert again == f"dsnb: the service 'default' is running already\n{first}"
+    assert again == f"dsnb: the service 'default' is already running\n{first}"
     kernel.run(HEALTHY)
 
 
@@ -46,13 +46,13 @@ def test_the_start_cell_is_run_twice(kernel: Kernel) -> None:
 def test_the_start_cell_is_run_again_with_other_arguments(kernel: Kernel) -> None:
     first = kernel.run("service = dsnb.start(workers=1); print(service.target)")
     scaled = kernel.run("service = dsnb.start(workers=2); print(service.target)")
-    assert scaled == f"dsnb: the service 'default' is running already; now 2 worker(s) instead of 1\n{first}"
+    assert scaled == f"dsnb: the service 'default' is already running; now 2 worker(s) instead of 1\n{first}"
     kernel.run(HEALTHY + READ)
     changed = "service = dsnb.start(workers=2, cross_trainer_cache_size_bytes=1 << 20{})"
     refused = kernel.fail(changed.format(""))
     assert "1 reader(s) read from it" in refused
     assert "replace=True" in refused
-    assert "started anew, with another cross_trainer_cache_size_bytes" in kernel.run(changed.format(", replace=True"))
+    assert "restarted with another cross_trainer_cache_size_bytes" in kernel.run(changed.format(", replace=True"))
     kernel.run(HEALTHY + "del elements")
 
 

@@ -66,7 +66,7 @@ def _sharing_card(job: JobStatus) -> AnswerCard:
             " of the work saved",
         )
     else:
-        small = join(f"{format_count(produced - used)} produced ahead of the readers")
+        small = join(f"{format_count(produced - used)} produced and not consumed yet")
     once = tag("small", "produced once" if used > produced else "produced")
     big = tag(
         "span",
@@ -79,7 +79,9 @@ def _sharing_card(job: JobStatus) -> AnswerCard:
 
 def _throughput_card(view: View, job: JobStatus) -> AnswerCard:
     rates = view.job_rates
-    demand = f" · the fastest trainer could take {demand_text(rates.fastest_trainer)}" if rates.fastest_trainer else ""
+    demand = (
+        f" · the fastest trainer could consume {demand_text(rates.fastest_trainer)}" if rates.fastest_trainer else ""
+    )
     big = join(
         number(view.format_rate(rates.produced), "rate", round(rates.produced, 1)),
         tag("span", " produced", class_="unit"),
@@ -104,8 +106,8 @@ def _loss_status_card(view: View, job: JobStatus) -> AnswerCard:
     if losing:
         return _loss_card("bad", ", ".join(losing), small)
     if skipped or job.lost_splits:
-        return _loss_card("warn", "nobody now", small)
-    return _loss_card("good", "nobody", join("every trainer gets every element"))
+        return _loss_card("warn", "no trainer now", small)
+    return _loss_card("good", "no trainer", join("every trainer gets every element"))
 
 
 def _loss_card(level: str, names: str, small: Html) -> AnswerCard:
@@ -116,10 +118,10 @@ def _loss_card(level: str, names: str, small: Html) -> AnswerCard:
 def _waiting_card(view: View, job: JobStatus) -> AnswerCard:
     worst = _worst_wait(view, job)
     if worst is None:
-        big, small = tag("span", "–"), join("nobody reads now")
+        big, small = tag("span", "–"), join("no trainer reads now")
         return AnswerCard(name="waiting", question="Who waits for data?", level="plain", answer=big, detail=small)
     trainer, wait = worst
-    verdict = {"good": "training is not held up", "warn": "borderline", "bad": "training is held up by its input"}
+    verdict = {"good": "not input-bound", "warn": "slightly input-bound", "bad": "input-bound"}
     big = join(number(format_share(wait), "worst-wait", round(wait, 3)), tag("span", " of its time", class_="unit"))
     small = join(tag("b", trainer.trainer_id), f" waits most: {verdict[wait_level(wait)]}")
     return AnswerCard(name="waiting", question="Who waits for data?", level=wait_level(wait), answer=big, detail=small)

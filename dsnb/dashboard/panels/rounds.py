@@ -34,8 +34,8 @@ def _state(cell: Cell) -> Html:
 
 
 def _current_round(found: RoundsStatus) -> Html:
-    held = f"waits for {found.waits_for}" if found.waits_for else "all are there"
-    words = "consumers agree on who gives rounds from now on" if found.halted else held
+    held = f"waits for {found.waits_for}" if found.waits_for else "all consumers are present"
+    words = "paused until the consumers agree on the workers of the next rounds" if found.halted else held
     dropped = tag("span", plural(found.dropped, "round"), " dropped", class_="key lost") if found.dropped else None
     return tag(
         "div",
