@@ -60,7 +60,7 @@ def test_jobs_and_workers_are_listed_for_people_and_for_scripts(service: dsnb.Da
     with reading(service):
         code, out, _ = run("jobs", "commanded")
         assert code == 0
-        assert out.splitlines()[0].split()[:4] == ["name", "mode", "state", "pass"]
+        assert out.splitlines()[0].split()[:4] == ["job", "mode", "state", "pass"]
         assert "train" in out
         code, out, _ = run("workers", "commanded", "--json")
         assert [worker["name"] for worker in json.loads(out)["workers"]] == ["w0", "w1"]

@@ -82,7 +82,7 @@ def test_a_taken_port_is_an_error_in_the_caller(server: Any) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(AlreadyExistsError, match=f"the port {port} of 127.0.0.1 is taken") as caught:
             server.start_in_thread(source, port=port)
-    assert "leave `port` out" in caught.value.hint
+    assert "omit `port`" in caught.value.hint
 
 
 def test_it_listens_on_loopback_only(server: Any) -> None:

@@ -82,8 +82,8 @@ def test_a_service_that_is_read_is_replaced_only_on_request(capsys: pytest.Captu
         assert dsnb.start(workers=1, replace=True).target == first.target, "nothing differs, nothing is replaced"
         dsnb.start(workers=1, cross_trainer_cache_size_bytes=1 << 20, replace=True)
     assert first.stopped
-    assert [line.rpartition(",")[0] for line in said(capsys)] == [
-        "",
+    assert [line.partition(" with another")[0] for line in said(capsys)] == [
+        "dsnb: the service 'default' is already running",
         "dsnb: the service 'default' was restarted",
     ]
 
