@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
-from dsnb.wire.messages import ClientReport, StageReport, TaskReport, WorkerReport
+from dsnb.wire.messages import ClientReport, TaskReport, WorkerReport
+from dsnb.wire.stage_report import StageReport
 
 _MAX_LISTED_CLIENTS = 16
 """How many clients without a trainer id stay listed after they left; each epoch of a plain loop is such a client."""

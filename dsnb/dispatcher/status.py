@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.handlers.rounds import consumer_states, waits_for
 from dsnb.dispatcher.split_history import SplitHistory
@@ -16,17 +18,16 @@ from dsnb.monitor.snapshot import (
     CursorStatus,
     EventStatus,
     JobStatus,
-    LinkStatus,
     OlderJobs,
     RoundsStatus,
     ShardStatus,
     Snapshot,
     SplitStatus,
-    StageStatus,
     TaskStatus,
     TrainerStatus,
     WorkerStatus,
 )
+from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import TaskReport, WorkerReport
 
 
@@ -136,19 +137,7 @@ def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | 
         grants=split_history.grants_of(job.name) if split_history is not None else (),
         rounds=_rounds(core, job, newest),
         links=tuple(_links(core, totals)),
-        stages=tuple(
-            StageStatus(
-                name=s.name,
-                depth=s.depth,
-                elements=s.elements,
-                busy_ns=s.busy_ns,
-                wait_ns=s.wait_ns,
-                buffered=s.buffered,
-                capacity=s.capacity,
-                threads=s.threads,
-            )
-            for s in stages_of(totals)
-        ),
+        stages=tuple(stages_of(totals)),
     )
 
 
@@ -209,23 +198,12 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
     )
 
 
-def _links(core: Core, totals: JobTotals) -> Iterator[LinkStatus]:
+def _links(core: Core, totals: JobTotals) -> Iterator[LinkReport]:
     for task in totals.tasks.values():
         if task.task_id in core.state.tasks:
             worker = core.state.worker_name(core.state.tasks[task.task_id])
             for link in task.links:
-                yield LinkStatus(
-                    task_id=task.task_id,
-                    worker=worker,
-                    client_id=link.client_id,
-                    trainer_id=link.trainer_id,
-                    transfer=link.transfer,
-                    reason=link.reason,
-                    frame_slices=link.frame_slices,
-                    fallbacks=link.fallbacks,
-                    held_bytes=link.held_bytes,
-                    fallback_reason=link.fallback_reason,
-                )
+                yield replace(link, task_id=task.task_id, worker=worker)
 
 
 def _shards(core: Core, iteration: Iteration) -> tuple[ShardStatus, ...]:

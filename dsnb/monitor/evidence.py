@@ -6,13 +6,14 @@ import msgspec
 
 from dsnb.monitor.processors import CpuCapacity, cpu_capacity
 from dsnb.monitor.rates import JobRates, Rates, StageRates, TrainerRates, trainer_rates
-from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
+from dsnb.monitor.snapshot import JobStatus, Snapshot, TaskStatus, TrainerStatus, WorkerStatus
+from dsnb.wire.stage_report import StageReport
 
 
 class StageGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Stages that the same threads run one after another, summed over all workers."""
 
-    stages: list[tuple[StageStatus, StageRates]]
+    stages: list[tuple[StageReport, StageRates]]
     threads: int
 
     @property
@@ -52,7 +53,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return [worker for worker in self.snapshot.workers if worker.name in names]
 
     @property
-    def stages(self) -> list[tuple[StageStatus, StageRates]]:
+    def stages(self) -> list[tuple[StageReport, StageRates]]:
         return list(zip(self.job.stages, self.job_rates.stages, strict=False))
 
     @property

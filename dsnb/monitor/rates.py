@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import msgspec
 
 from dsnb.monitor.formatting import format_rate
-from dsnb.monitor.snapshot import JobStatus, Snapshot, StageStatus, TaskStatus, TrainerStatus, WorkerStatus
+from dsnb.monitor.snapshot import JobStatus, Snapshot, TaskStatus, TrainerStatus, WorkerStatus
+from dsnb.wire.stage_report import StageReport
 
 MAX_WAIT_SHARE = 0.75
 """Upper limit of the waiting share in the estimate of demand, which is thus at most four times the consumption: a
@@ -201,7 +202,7 @@ def _trainer(before: TrainerStatus | None, after: TrainerStatus, span: float) ->
     )
 
 
-def _stages(before: tuple[StageStatus, ...], after: tuple[StageStatus, ...], span: float) -> tuple[StageRates, ...]:
+def _stages(before: tuple[StageReport, ...], after: tuple[StageReport, ...], span: float) -> tuple[StageRates, ...]:
     # Stages have no id, and two may share a name: match them by index, as long as the lists of names are equal.
     old = before if [stage.name for stage in before] == [stage.name for stage in after] else ()
     return tuple(

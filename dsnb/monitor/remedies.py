@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import ceil
 
 from dsnb.monitor.evidence import Evidence
-from dsnb.monitor.snapshot import StageStatus
+from dsnb.wire.stage_report import StageReport
 
 _PARALLEL_OPERATIONS = ("map(", "interleave(")
 """How the names of operations that accept `num_parallel_calls` begin."""
 
 
-def speed_up_remedy(evidence: Evidence, stage: StageStatus) -> str:
+def speed_up_remedy(evidence: Evidence, stage: StageReport) -> str:
     """The remedy for a slow operation if the CPUs are not exhausted."""
     parallel = not stage.threads and stage.name.startswith(_PARALLEL_OPERATIONS)
     parallel_hint = ", run it in parallel (num_parallel_calls=dsnb.AUTOTUNE)," if parallel else ""
@@ -28,7 +28,7 @@ def _all_cpus_text(number: int) -> str:
     return "The only CPU is" if number == 1 else f"All {number} CPUs are"
 
 
-def cpu_bound_remedy(evidence: Evidence, stage: StageStatus | None = None) -> str:
+def cpu_bound_remedy(evidence: Evidence, stage: StageReport | None = None) -> str:
     """The remedy if more workers would only compete for the CPUs."""
     keep = "cache its results" if stage is not None else "cache the elements for the next epoch"
     shared = "" if evidence.job.cached else ", share one pass between trainers (CrossTrainerCache)"

@@ -11,26 +11,10 @@ import msgspec
 
 from dsnb.arguments import checked, text
 from dsnb.wire.job_names import qualified_job_name
+from dsnb.wire.link import LinkReport
+from dsnb.wire.stage_report import StageReport
 
 VERSION = 1
-
-
-class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation of a task's pipeline, summed over the workers of its job in `JobStatus.stages`.
-
-    Attributes:
-        threads: The number of threads that call its function at present, as requested or as chosen by `AUTOTUNE`; 0
-            without `num_parallel_calls`, when the thread that reads from the operation calls it.
-    """
-
-    name: str
-    depth: int
-    elements: int
-    busy_ns: int
-    wait_ns: int = 0
-    buffered: int = 0
-    capacity: int = 0
-    threads: int = 0
 
 
 class CursorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,31 +107,6 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0
     spill_bytes: int = 0
     compression: str = ""
-
-
-class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How one client gets one task's elements.
-
-    Attributes:
-        transfer: "local" (by reference), "shared_memory" or "grpc".
-        reason: Why this transfer was chosen.
-        frame_slices: Frame slices that were transferred.
-        fallbacks: Frame slices that were large enough for shared memory but found no room there, so that they were sent
-            over its socket instead: slower, and in the client's own memory.
-        held_bytes: Shared memory that the client holds now: elements not consumed yet, and views that it keeps.
-        fallback_reason: Why there was no room at the last fallback.
-    """
-
-    task_id: str
-    worker: str
-    client_id: str
-    trainer_id: str
-    transfer: str
-    reason: str = ""
-    frame_slices: int = 0
-    fallbacks: int = 0
-    held_bytes: int = 0
-    fallback_reason: str = ""
 
 
 class SplitStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,12 +242,12 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskStatus, ...] = ()
     trainers: tuple[TrainerStatus, ...] = ()
     splits: tuple[SplitStatus, ...] = ()
-    stages: tuple[StageStatus, ...] = ()
+    stages: tuple[StageReport, ...] = ()
     shards: tuple[ShardStatus, ...] = ()
     paused_by: str = ""
     grants: tuple[GrantStatus, ...] = ()
     rounds: RoundsStatus | None = None
-    links: tuple[LinkStatus, ...] = ()
+    links: tuple[LinkReport, ...] = ()
 
     @property
     def elements_produced(self) -> int:

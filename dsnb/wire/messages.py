@@ -7,6 +7,7 @@ import msgspec
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.link import LinkReport
 from dsnb.wire.schedule import ConsumerReport, RoundsUpdate
+from dsnb.wire.stage_report import StageReport
 
 
 class Empty(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,17 +283,6 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class ControlReply(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
-
-
-class StageReport(msgspec.Struct, frozen=True, kw_only=True):
-    name: str = ""
-    depth: int = 0
-    elements: int = 0
-    busy_ns: int = 0
-    wait_ns: int = 0
-    buffered: int = 0
-    capacity: int = 0
-    threads: int = 0
 
 
 class TrainerReport(msgspec.Struct, frozen=True, kw_only=True):

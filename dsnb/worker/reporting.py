@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from dsnb.pipeline.engine.resume_point import ResumePoint, needs_released_splits, to_text
 from dsnb.pipeline.engine.stage import Stage, repeated_seconds, reports
-from dsnb.wire.messages import FinishedSplits, ResumePosition, StageReport, TrainerReport
+from dsnb.wire.messages import FinishedSplits, ResumePosition, TrainerReport
+from dsnb.wire.stage_report import StageReport
 from dsnb.worker.element_log import ElementLog
 
 _SETTLES_S = 2.0
@@ -100,19 +101,7 @@ def trainer_reports(log: ElementLog, rates: RateMeter, flight_ns: Callable[[str]
 
 def stage_reports(stage: Stage | None) -> tuple[StageReport, ...]:
     """Reports of the pipeline's operations; none before the pipeline has started."""
-    return tuple(
-        StageReport(
-            name=r.name,
-            depth=r.depth,
-            elements=r.elements,
-            busy_ns=r.busy_ns,
-            wait_ns=r.wait_ns,
-            buffered=r.buffered,
-            capacity=r.capacity,
-            threads=r.threads,
-        )
-        for r in (reports(stage) if stage is not None else ())
-    )
+    return tuple(reports(stage)) if stage is not None else ()
 
 
 class ResumeReporter:

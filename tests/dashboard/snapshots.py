@@ -7,15 +7,8 @@ from typing import Any
 from dsnb.dashboard.feed import FeedHealth, RateSample
 from dsnb.dashboard.view import ControlState, Selection, View, view
 from dsnb.monitor.rates import Rates, rates
-from dsnb.monitor.snapshot import (
-    CursorStatus,
-    JobStatus,
-    Snapshot,
-    StageStatus,
-    TaskStatus,
-    TrainerStatus,
-    WorkerStatus,
-)
+from dsnb.monitor.snapshot import CursorStatus, JobStatus, Snapshot, TaskStatus, TrainerStatus, WorkerStatus
+from dsnb.wire.stage_report import StageReport
 
 SECOND = 1_000_000_000
 
@@ -57,9 +50,9 @@ def trainer(trainer_id: str = "a", *, elements: int = 0, **rest: Any) -> Trainer
     return TrainerStatus(trainer_id=trainer_id, elements=elements, **({"clients": 1} | rest))
 
 
-def stage(name: str, *, depth: int = 0, elements: int = 0, busy_ns: int = 0, **rest: Any) -> StageStatus:
+def stage(name: str, *, depth: int = 0, elements: int = 0, busy_ns: int = 0, **rest: Any) -> StageReport:
     """A stage of a pipeline."""
-    return StageStatus(name=name, depth=depth, elements=elements, busy_ns=busy_ns, **rest)
+    return StageReport(name=name, depth=depth, elements=elements, busy_ns=busy_ns, **rest)
 
 
 def worker(name: str = "w0", **rest: Any) -> WorkerStatus:

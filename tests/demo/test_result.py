@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from dsnb.demo.result import DemoResult, result_of
 from dsnb.demo.table import progress_line, table
 from dsnb.demo.trainer import Trainer, TrainerSettings
-from dsnb.monitor.snapshot import CursorStatus, JobStatus, StageStatus, TrainerStatus
+from dsnb.monitor.snapshot import CursorStatus, JobStatus, TrainerStatus
+from dsnb.wire.stage_report import StageReport
 
 JOB = JobStatus(
     name="digits",
@@ -35,8 +36,8 @@ JOB = JobStatus(
         ),
     ),
     stages=(
-        StageStatus(name="batch(32)", depth=0, elements=1010, busy_ns=1_010_000_000),
-        StageStatus(name="list_files", depth=1, elements=32_320, busy_ns=4_040_000_000),
+        StageReport(name="batch(32)", depth=0, elements=1010, busy_ns=1_010_000_000),
+        StageReport(name="list_files", depth=1, elements=32_320, busy_ns=4_040_000_000),
     ),
 )
 

@@ -16,8 +16,8 @@ import pytest
 import dsnb
 from dsnb.client import transfers
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
-from dsnb.monitor.snapshot import LinkStatus
 from dsnb.notebook.service import DataService
+from dsnb.wire.link import LinkReport
 from tests.support.cluster import Cluster
 from tests.support.processes import python_process
 from tests.support.transfers import BETWEEN_PROCESSES, TESTS_TRANSFER_CHOICE, TRANSFERS, overwrite_memory
@@ -37,7 +37,7 @@ def read(dataset: dsnb.Dataset, service: Any, **options: Any) -> Any:
     return iter(dataset.apply(dsnb.distribute("parallel_epochs", service, **options)))
 
 
-def link(service: DataService, job: str | None = None) -> LinkStatus:
+def link(service: DataService, job: str | None = None) -> LinkReport:
     """How the newest reader gets its elements."""
     jobs = service.status().jobs
     links = [link for one in jobs if job in (None, one.name) for link in one.links]

@@ -11,7 +11,7 @@ from dsnb.dashboard.panels.tables import empty_message, heading
 from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import format_count, format_duration, format_rate, format_share
 from dsnb.monitor.rates import StageRates
-from dsnb.monitor.snapshot import StageStatus
+from dsnb.wire.stage_report import StageReport
 
 _NEGLIGIBLE_WORK = 0.001
 """Below this much work per second, recent shares would be noise; then use all work since the job started."""
@@ -20,7 +20,7 @@ _NEGLIGIBLE_WORK = 0.001
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     """One operation: its share of all work, and whether that share is the largest."""
 
-    stage: StageStatus
+    stage: StageReport
     rates: StageRates
     share: float
     heaviest: bool
@@ -65,9 +65,9 @@ def _draw(row: StageRow, at: int) -> Html:
     )
 
 
-def _cost(stage: StageStatus) -> str:
+def _cost(stage: StageReport) -> str:
     return f"{format_duration(stage.busy_ns / 1e9 / stage.elements)} each" if stage.elements else "–"
 
 
-def _buffer(stage: StageStatus) -> str:
+def _buffer(stage: StageReport) -> str:
     return f"{format_count(stage.buffered)} of {format_count(stage.capacity)} ready" if stage.capacity else ""

@@ -15,11 +15,12 @@ from dsnb.arguments import anything, checked
 from dsnb.code.tracebacks import clean_for_user
 from dsnb.errors import FailedPreconditionError, UnimplementedError, is_element_error
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH, AdaptiveRunLength
-from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, StageReport, closes_slowly, reports
+from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, closes_slowly, reports
 from dsnb.pipeline.engine.to_numpy import NumpyConverter
 from dsnb.pipeline.position import DatasetIteration, IteratorPosition
 from dsnb.system_limits import limit_error
 from dsnb.wire import forks
+from dsnb.wire.stage_report import StageReport
 
 _CLOSE_SECONDS: Final = 1.0
 _SLOW_LOOP_NS: Final = 10_000

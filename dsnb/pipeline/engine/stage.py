@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
 import numpy as np
 
 from dsnb.errors import CancelledError, is_element_error
 from dsnb.pipeline.engine.resume_point import START, ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.stopwatch import Stopwatch
+from dsnb.wire.stage_report import StageReport
 
 if TYPE_CHECKING:
     from dsnb.pipeline.splits import SplitCursor
@@ -41,31 +41,6 @@ class ConsumptionListener(Protocol):
     def may_consume(self) -> bool:
         """Whether elements delivered but not consumed may still be consumed: False once another client owns them."""
         ...
-
-
-class StageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters of one stage since it began. They only grow, so that readers compute rates from two reports.
-
-    Attributes:
-        name: The operation and the name of its function, as in `map(decode)`.
-        depth: Distance from the last operation of the pipeline.
-        elements: Elements that left this stage.
-        busy_ns: Time spent in this stage itself, without its inputs' time; summed over its threads.
-        wait_ns: Time this stage waited for its inputs on another thread, or, in a source, for splits from the
-            dispatcher.
-        buffered: Elements that are ready in this stage now (prefetch, shuffle, parallel map).
-        capacity: The maximum of `buffered`; 0 for a stage that buffers nothing.
-        threads: Threads that call its function now; 0 if none were requested and the pulling thread makes the calls.
-    """
-
-    name: str
-    depth: int
-    elements: int
-    busy_ns: int
-    wait_ns: int = 0
-    buffered: int = 0
-    capacity: int = 0
-    threads: int = 0
 
 
 class Stage:

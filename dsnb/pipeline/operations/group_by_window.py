@@ -15,10 +15,11 @@ from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.calls import CallingStage, UserFunction, call_once
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.run_length import AdaptiveRunLength
-from dsnb.pipeline.engine.stage import Run, Stage, StageReport
+from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.operations.flat_map import FlatMapStage
 from dsnb.pipeline.sources.elements import Elements
+from dsnb.wire.stage_report import StageReport
 
 
 class GroupByWindow(Operation, frozen=True, kw_only=True):

@@ -13,10 +13,11 @@ from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.parallel import ParallelCalls
-from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage, StageReport
+from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE
 from dsnb.processes import usable_cpus
+from dsnb.wire.stage_report import StageReport
 
 
 class Map(Operation, frozen=True, kw_only=True):

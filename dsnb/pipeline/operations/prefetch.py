@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dsnb.pipeline.engine.look_ahead import LookAhead
-from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage, StageReport
+from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged
 from dsnb.pipeline.validate import AUTOTUNE
+from dsnb.wire.stage_report import StageReport
 
 
 class Prefetch(Unchanged, frozen=True, kw_only=True):

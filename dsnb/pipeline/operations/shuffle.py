@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from dsnb.elements.copying import copy_run, copy_run_length, nbytes_of
 from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.run_length import AdaptiveRunLength
-from dsnb.pipeline.engine.stage import Run, Stage, StageReport, as_list
+from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec, walk
+from dsnb.wire.stage_report import StageReport
 
 
 class Shuffle(SameSpec, frozen=True, kw_only=True):

@@ -535,7 +535,7 @@ class TrainerReport(_message.Message):
     def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., in_flight_ns: _Optional[int] = ..., consumed_beyond: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
 
 class LinkReport(_message.Message):
-    __slots__ = ("client_id", "trainer_id", "transfer", "reason", "frame_slices", "fallbacks", "held_bytes", "fallback_reason", "sent")
+    __slots__ = ("client_id", "trainer_id", "transfer", "reason", "frame_slices", "fallbacks", "held_bytes", "fallback_reason", "sent", "task_id", "worker")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
@@ -545,6 +545,8 @@ class LinkReport(_message.Message):
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     trainer_id: str
     transfer: str
@@ -554,7 +556,9 @@ class LinkReport(_message.Message):
     held_bytes: int
     fallback_reason: str
     sent: int
-    def __init__(self, client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., reason: _Optional[str] = ..., frame_slices: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., fallback_reason: _Optional[str] = ..., sent: _Optional[int] = ...) -> None: ...
+    task_id: str
+    worker: str
+    def __init__(self, client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., reason: _Optional[str] = ..., frame_slices: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., fallback_reason: _Optional[str] = ..., sent: _Optional[int] = ..., task_id: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class ResumePosition(_message.Message):
     __slots__ = ("index", "pipeline_position", "splits", "repeated_ms")
@@ -822,26 +826,6 @@ class WatchRequest(_message.Message):
     interval_ms: int
     def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
 
-class StageStatus(_message.Message):
-    __slots__ = ("name", "depth", "elements", "busy_ns", "wait_ns", "buffered", "capacity", "threads")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    DEPTH_FIELD_NUMBER: _ClassVar[int]
-    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
-    BUSY_NS_FIELD_NUMBER: _ClassVar[int]
-    WAIT_NS_FIELD_NUMBER: _ClassVar[int]
-    BUFFERED_FIELD_NUMBER: _ClassVar[int]
-    CAPACITY_FIELD_NUMBER: _ClassVar[int]
-    THREADS_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    depth: int
-    elements: int
-    busy_ns: int
-    wait_ns: int
-    buffered: int
-    capacity: int
-    threads: int
-    def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
-
 class CursorStatus(_message.Message):
     __slots__ = ("task_id", "worker", "offset", "lag", "in_flight_ns")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -921,30 +905,6 @@ class TaskStatus(_message.Message):
     spill_bytes: int
     compression: str
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., spill_bytes: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
-
-class LinkStatus(_message.Message):
-    __slots__ = ("task_id", "worker", "client_id", "trainer_id", "transfer", "reason", "frame_slices", "fallbacks", "held_bytes", "fallback_reason")
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    WORKER_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
-    TRANSFER_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    FRAME_SLICES_FIELD_NUMBER: _ClassVar[int]
-    FALLBACKS_FIELD_NUMBER: _ClassVar[int]
-    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
-    FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
-    task_id: str
-    worker: str
-    client_id: str
-    trainer_id: str
-    transfer: str
-    reason: str
-    frame_slices: int
-    fallbacks: int
-    held_bytes: int
-    fallback_reason: str
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., reason: _Optional[str] = ..., frame_slices: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., fallback_reason: _Optional[str] = ...) -> None: ...
 
 class SplitStatus(_message.Message):
     __slots__ = ("source", "repetition", "total", "done", "in_hand", "lost")
@@ -1066,13 +1026,13 @@ class JobStatus(_message.Message):
     tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
     trainers: _containers.RepeatedCompositeFieldContainer[TrainerStatus]
     splits: _containers.RepeatedCompositeFieldContainer[SplitStatus]
-    stages: _containers.RepeatedCompositeFieldContainer[StageStatus]
+    stages: _containers.RepeatedCompositeFieldContainer[StageReport]
     shards: _containers.RepeatedCompositeFieldContainer[ShardStatus]
     paused_by: str
     grants: _containers.RepeatedCompositeFieldContainer[GrantStatus]
     rounds: RoundsStatus
-    links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
-    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ...) -> None: ...
+    links: _containers.RepeatedCompositeFieldContainer[LinkReport]
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns")
