@@ -38,7 +38,7 @@ from dsnb.pipeline.validate import dataset as dataset_rule
 from dsnb.wire.blobs import blob_pieces, split_bytes
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.job_names import qualified_job_name
-from dsnb.wire.messages import DatasetRequest, RegisterReply, RegisterRequest, SplitProvider
+from dsnb.wire.messages import DatasetInfo, DatasetRequest, RegisterReply, RegisterRequest, SplitProvider
 from dsnb.wire.methods import GET_DATASET, PUT_BLOB, REGISTER
 from dsnb.wire.stopped_services import refuse_stopped
 
@@ -239,7 +239,8 @@ def from_dataset_id(
     )
     address: ServiceAddress = service
     with _TemporaryChannel(address) as channel:
-        known, *pieces = channel.fetch(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
+        reply, *pieces = channel.fetch(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
+    known = reply.info or DatasetInfo()
     definition = b"".join(piece.definition for piece in pieces)
     spec = spec_from_json(known.element_spec)
     if element_spec is not None and spec is not None and not compatible(element_spec, spec):
@@ -261,8 +262,8 @@ def from_dataset_id(
         raise UnimplementedError(known.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
     source = FromService(
         service=address,
-        dataset_id=known.dataset_id,
-        options=_qualify_job_name(known.dataset_id, replace(options, compression=known.compression)),
+        dataset_id=reply.dataset_id,
+        options=_qualify_job_name(reply.dataset_id, replace(options, compression=known.compression)),
         spec=spec if spec is not None else element_spec,
         registered_cardinality=known.cardinality,
         pipeline=blake2b(definition + "".join(known.blobs).encode(), digest_size=16).hexdigest(),
@@ -287,8 +288,7 @@ def _register(
             f"{graph.fingerprint.unhashable[0]}; readers share a job only through this dataset object, or its id",
             DsnbWarning,
         )
-    request = RegisterRequest(
-        dataset_id=dataset_id or "",
+    info = DatasetInfo(
         fingerprint="" if graph.fingerprint.unhashable else graph.fingerprint.digest,
         blobs=tuple(blob.digest for blob in graph.blobs),
         element_spec=spec_to_json(dataset.element_spec),
@@ -301,8 +301,8 @@ def _register(
         no_file_sharding_reason=offer.no_files_reason,
         has_shard_hint=offer.has_shard_hint,
         inexact_reason=inexact_reason(operation, sources_have_positions=False),
-        nbytes=len(graph.definition),
     )
+    request = RegisterRequest(dataset_id=dataset_id or "", nbytes=len(graph.definition), info=info)
     with _TemporaryChannel(address) as channel:
         reply = channel.upload(REGISTER, lambda: _registration(request, graph.definition))
         arrays = {blob.digest: blob.data for blob in graph.blobs}

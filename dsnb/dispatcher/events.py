@@ -15,6 +15,7 @@ from dsnb.wire.messages import (
     ClientRelease,
     ClientReport,
     ControlRequest,
+    DatasetInfo,
     EndRequest,
     ForgetRequest,
     JoinRequest,
@@ -33,22 +34,14 @@ class DispatcherStarts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegisterDataset(msgspec.Struct, frozen=True, kw_only=True):
-    """Register a pipeline. With an empty id the service chooses one; with an empty fingerprint it equals no other."""
+    """Register a pipeline, whose definition is stored under the digest `definition`.
+
+    With an empty id the service chooses one; with an empty fingerprint the pipeline equals no other.
+    """
 
     dataset_id: str
-    fingerprint: str
     definition: str
-    blobs: tuple[str, ...]
-    element_spec: str
-    cardinality: int
-    compression: str
-    pipeline: str
-    providers: tuple[tuple[str, int], ...]
-    unsplittable_reason: str
-    num_files: int = -1
-    no_file_sharding_reason: str = ""
-    has_shard_hint: bool = False
-    inexact_reason: str = ""
+    info: DatasetInfo
 
 
 class ClientDisconnected(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,16 +203,3 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     bug: Exception | None = None
     records: tuple[Record, ...] = ()
     instructions: tuple[Instruction, ...] = ()
-
-
-class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `RegisterDataset`.
-
-    Attributes:
-        dataset_id: The id under which the pipeline can be read.
-        difference: The first operation in which the pipeline that already has the id differs from the new one, which
-            was not registered. Empty if the id stands for the new pipeline.
-    """
-
-    dataset_id: str
-    difference: str = ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, TaskHolding, TaskPosition, TrainerPosition
+from dsnb.wire.messages import DatasetInfo, Loss, ResumePosition, SplitGrant, TaskHolding, TaskPosition, TrainerPosition
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,25 +24,13 @@ class DatasetRegistered(Stored, frozen=True, kw_only=True):
     """A pipeline was registered under an id.
 
     `definition` is the digest of the pickled pipeline, which is kept as a blob outside the journal. `chosen` is whether
-    the user chose the id; such a dataset is kept until the user forgets it. The static modes need `num_files`,
-    `no_file_sharding_reason` and `has_shard_hint`.
+    the user chose the id; such a dataset is kept until the user forgets it.
     """
 
     dataset_id: str
     chosen: bool
-    fingerprint: str
     definition: str
-    blobs: tuple[str, ...]
-    element_spec: str
-    cardinality: int
-    compression: str
-    pipeline: str
-    providers: tuple[tuple[str, int], ...]
-    unsplittable_reason: str
-    num_files: int = -1
-    no_file_sharding_reason: str = ""
-    has_shard_hint: bool = False
-    inexact_reason: str = ""
+    info: DatasetInfo
 
 
 class DatasetDropped(Stored, frozen=True, kw_only=True):

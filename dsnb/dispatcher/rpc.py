@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import grpc
+from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.control import run_action
@@ -57,6 +58,7 @@ class DispatcherServicer:
 
     def register(self, pieces: Iterator[m.RegisterRequest], _context: grpc.ServicerContext) -> m.RegisterReply:
         request = next(pieces)
+        info = request.info or m.DatasetInfo()
         definition = b"".join(piece.definition for piece in pieces)
         if len(definition) != request.nbytes:
             raise DataLossError(
@@ -66,48 +68,20 @@ class DispatcherServicer:
             )
         with self._dispatcher.locked():
             digest = self._dispatcher.blobs.put_definition(definition)
-            registered: e.Registered = self._dispatcher.handle(
-                e.RegisterDataset(
-                    dataset_id=request.dataset_id,
-                    fingerprint=request.fingerprint,
-                    definition=digest,
-                    blobs=request.blobs,
-                    element_spec=request.element_spec,
-                    cardinality=request.cardinality,
-                    compression=request.compression,
-                    pipeline=request.pipeline,
-                    providers=tuple((provider.source, provider.count) for provider in request.providers),
-                    unsplittable_reason=request.unsplittable_reason,
-                    num_files=request.num_files,
-                    no_file_sharding_reason=request.no_file_sharding_reason,
-                    has_shard_hint=request.has_shard_hint,
-                    inexact_reason=request.inexact_reason,
-                )
+            registered: m.RegisterReply = self._dispatcher.handle(
+                e.RegisterDataset(dataset_id=request.dataset_id, definition=digest, info=info)
             )
             if registered.difference:
                 self._dispatcher.drop_unused_blobs()  # no dataset uses the definition that was sent
-                return m.RegisterReply(dataset_id=registered.dataset_id, difference=registered.difference)
-            missing = self._dispatcher.blobs.missing(request.blobs)
-            return m.RegisterReply(dataset_id=registered.dataset_id, missing_blobs=missing)
+                return registered
+            return replace(registered, missing_blobs=self._dispatcher.blobs.missing(info.blobs))
 
     def get_dataset(self, request: m.DatasetRequest, _context: grpc.ServicerContext) -> Iterator[m.DatasetReply]:
         """Reply with the metadata of a dataset, then with its definition in pieces."""
         with self._dispatcher.locked():
             dataset = known_dataset(self._dispatcher.core, request.dataset_id)
             definition = self._dispatcher.blobs.get(dataset.definition)
-            known = m.DatasetReply(
-                dataset_id=dataset.dataset_id,
-                blobs=dataset.blobs,
-                element_spec=dataset.element_spec,
-                cardinality=dataset.cardinality,
-                compression=dataset.compression,
-                pipeline=dataset.pipeline,
-                unsplittable_reason=dataset.unsplittable_reason,
-                num_files=dataset.num_files,
-                no_file_sharding_reason=dataset.no_file_sharding_reason,
-                has_shard_hint=dataset.has_shard_hint,
-            )
-        yield known
+        yield m.DatasetReply(dataset_id=dataset.dataset_id, info=dataset.info)
         for part in split_bytes(definition):
             yield m.DatasetReply(definition=part)
 

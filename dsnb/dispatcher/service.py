@@ -162,7 +162,7 @@ class Dispatcher:
     def drop_unused_blobs(self) -> None:
         """Delete the blobs that no dataset uses."""
         datasets = self.core.state.datasets.values()
-        self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.blobs)})
+        self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.info.blobs)})
 
     def close(self) -> None:
         """Close the journal. Later events that produce records fail."""

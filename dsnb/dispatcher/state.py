@@ -251,10 +251,10 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     def _iteration_created(self, record: r.IterationCreated) -> None:
         job = self.jobs[record.job]
-        providers = self.datasets[job.dataset_id].providers if job.mode == "DYNAMIC" else ()
+        providers = self.datasets[job.dataset_id].info.providers if job.mode == "DYNAMIC" else ()
         job.iterations[record.iteration] = Iteration(
             record.iteration,
-            providers=[Provider(s, n) for s, n in providers],
+            providers=[Provider(one.source, one.count) for one in providers],
             shards=[NEVER_BEGUN] * record.num_shards,
             entropy=record.entropy,
             allows_several_tasks=record.resumed,

@@ -119,7 +119,7 @@ def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | 
         name=job.name,
         anonymous=job.anonymous,
         dataset_id=job.dataset_id,
-        pipeline=core.state.datasets[job.dataset_id].pipeline,
+        pipeline=core.state.datasets[job.dataset_id].info.pipeline,
         mode=job.mode,
         cached=job.cached,
         iteration=newest.number,

@@ -14,15 +14,13 @@ class Empty(msgspec.Struct, frozen=True, kw_only=True):
     """A request or reply without content."""
 
 
-class SplitProvider(msgspec.Struct, frozen=True, kw_only=True):
+class SplitProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str = ""
     count: int = 0
 
 
-class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    dataset_id: str = ""
+class DatasetInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fingerprint: str = ""
-    definition: bytes = b""
     blobs: tuple[str, ...] = ()
     element_spec: str = ""
     cardinality: int = 0
@@ -34,7 +32,13 @@ class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):
     no_file_sharding_reason: str = ""
     has_shard_hint: bool = False
     inexact_reason: str = ""
+
+
+class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    dataset_id: str = ""
+    definition: bytes = b""
     nbytes: int = 0
+    info: DatasetInfo | None = None
 
 
 class RegisterReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,15 +54,7 @@ class DatasetRequest(msgspec.Struct, frozen=True, kw_only=True):
 class DatasetReply(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: str = ""
     definition: bytes = b""
-    blobs: tuple[str, ...] = ()
-    element_spec: str = ""
-    cardinality: int = 0
-    compression: str = ""
-    pipeline: str = ""
-    unsplittable_reason: str = ""
-    num_files: int = 0
-    no_file_sharding_reason: str = ""
-    has_shard_hint: bool = False
+    info: DatasetInfo | None = None
 
 
 class BlobPiece(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import dsnb
 from dsnb import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dsnb.errors import NotFoundError
 from dsnb.wire.channel import Channel, open_channel
-from dsnb.wire.messages import DatasetRequest
+from dsnb.wire.messages import DatasetInfo, DatasetRequest
 from dsnb.wire.methods import GET_DATASET
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
@@ -145,7 +145,8 @@ def test_line_201_metadata_come_back_as_they_went(service: Cluster) -> None:
         ):
             dataset_id = dsnb.register_dataset(service.service, dataset, compression=None)
             reply, *_ = channel.fetch(GET_DATASET, DatasetRequest(dataset_id=dataset_id))
-            assert (reply.dataset_id, reply.cardinality, reply.compression) == (dataset_id, cardinality, "NONE")
+            info = reply.info or DatasetInfo()
+            assert (reply.dataset_id, info.cardinality, info.compression) == (dataset_id, cardinality, "NONE")
         _unknown(channel)
     finally:
         channel.close()

@@ -15,7 +15,7 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, replay
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
-from dsnb.wire.messages import ClientReport, ControlRequest, JoinRequest, WorkerReport
+from dsnb.wire.messages import ClientReport, ControlRequest, DatasetInfo, JoinRequest, WorkerReport
 from dsnb.wire.schedule import RoundsUpdate, consumer_name
 from dsnb.worker.round_log import RoundLog
 from tests.dispatcher.model import raise_bugs
@@ -52,10 +52,11 @@ class World:
         self._made = 0
         registered = self.handle(
             e.RegisterDataset(
-                dataset_id="", fingerprint="f", definition="d", blobs=(), element_spec="", compression="AUTO",
-                cardinality=INFINITE_CARDINALITY, pipeline="p", providers=(), unsplittable_reason="",
+                dataset_id="",
+                definition="d",
+                info=DatasetInfo(fingerprint="f", compression="AUTO", cardinality=INFINITE_CARDINALITY, pipeline="p"),
             )
-        )  # fmt: skip
+        )
         self.dataset: str = registered.dataset_id
 
     # ---- the dispatcher

@@ -16,9 +16,12 @@ from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.wire.messages import (
     ClientReport,
     ControlRequest,
+    DatasetInfo,
     EndRequest,
     ForgetRequest,
     JoinRequest,
+    RegisterReply,
+    SplitProvider,
     SplitsReply,
     SplitsRequest,
 )
@@ -70,23 +73,21 @@ class Service(Model):
 
     def register(self, *counts: int, makes: Pipeline | None = None, **changes: Any) -> str:
         """Register a pipeline with a provider of each count; what it `makes` follows from these unless it is told."""
-        name = changes.pop("name", f"range{counts}")
+        name, dataset_id = changes.pop("name", f"range{counts}"), changes.pop("dataset_id", "")
         fields: dict[str, Any] = {
-            "dataset_id": "",
             "fingerprint": f"fingerprint of {name}",
-            "definition": f"definition of {name}",
-            "blobs": (),
-            "element_spec": "",
             "cardinality": -2,
             "compression": "AUTO",
             "pipeline": name,
-            "providers": tuple((f"range({count})", count) for count in counts),
-            "unsplittable_reason": "",
+            "providers": tuple(SplitProvider(source=f"range({count})", count=count) for count in counts),
+            "num_files": -1,
         }
         fields |= changes
         before = len(self.records)
-        registered = self.call(e.RegisterDataset(**fields))
-        assert isinstance(registered, e.Registered)
+        registered = self.call(
+            e.RegisterDataset(dataset_id=dataset_id, definition=f"definition of {name}", info=DatasetInfo(**fields))
+        )
+        assert isinstance(registered, RegisterReply)
         self.kept = registered.difference
         cardinality = fields["cardinality"]
         length = None if cardinality == -1 else cardinality if cardinality >= 0 else 20
@@ -104,11 +105,8 @@ class Service(Model):
             "dataset_id": dataset_id,
             "job_name": job_name,
             "mode": mode,
-            "cached": False,
-            "trainer_id": "",
             "compression": "AUTO",
             "target_workers": "AUTO",
-            "iteration": 0,
         }
         joined = self.call(JoinRequest(**{**fields, **changes}))
         return self.clients[joined.client_id]

@@ -76,7 +76,7 @@ def test_a_dataset_that_is_forgotten_takes_its_jobs_along_and_frees_its_id() -> 
     service.call(ForgetRequest(dataset_id="mine"))
     assert list(service.core.state.jobs) == ["other"]
     assert service.register(9, dataset_id="mine", fingerprint="g") == "mine"
-    assert known_dataset(service.core, "mine").fingerprint == "g"
+    assert known_dataset(service.core, "mine").info.fingerprint == "g"
     service.wait(3 * GC_S)
     assert "mine" in service.core.state.datasets
 

@@ -17,10 +17,12 @@ from dsnb.wire.messages import (
     ClientRelease,
     ClientReport,
     ClientUpdate,
+    DatasetInfo,
     ForgetRequest,
     IndexRange,
     JoinRequest,
     ResumePosition,
+    SplitProvider,
     SplitsRequest,
     TaskHolding,
     TaskReport,
@@ -39,12 +41,11 @@ class Service:
 
     def dataset(self, inexact: str = "") -> str:
         digest = self.desk.blobs.put_definition(b"a pipeline")
-        register = e.RegisterDataset(
-            dataset_id="", fingerprint="f", definition=digest, blobs=(), element_spec="", cardinality=-1,
-            compression="AUTO", pipeline="range(20)", providers=(("range(20)", 20),),
-            unsplittable_reason="", inexact_reason=inexact,
+        info = DatasetInfo(
+            fingerprint="f", cardinality=-1, compression="AUTO", pipeline="range(20)",
+            providers=(SplitProvider(source="range(20)", count=20),), num_files=-1, inexact_reason=inexact,
         )  # fmt: skip
-        return str(self.desk.handle(register).dataset_id)
+        return str(self.desk.handle(e.RegisterDataset(dataset_id="", definition=digest, info=info)).dataset_id)
 
     def worker(self, uid: str, address: str = "host:1") -> Outbox[WorkerOrder]:
         mailbox: Outbox[WorkerOrder] = Outbox()

@@ -41,10 +41,17 @@ class SimDispatcher(Process):
     def _register(self, splits: int) -> str:
         registered = self._decide(
             e.RegisterDataset(
-                dataset_id="", fingerprint="f", definition="d", blobs=(), element_spec="", cardinality=-2,
-                compression="AUTO", pipeline="simulated", providers=(("simulated", splits),), unsplittable_reason="",
+                dataset_id="",
+                definition="d",
+                info=m.DatasetInfo(
+                    fingerprint="f",
+                    cardinality=-2,
+                    compression="AUTO",
+                    pipeline="simulated",
+                    providers=(m.SplitProvider(source="simulated", count=splits),),
+                ),
             )
-        )  # fmt: skip
+        )
         return str(registered.dataset_id)
 
     @property

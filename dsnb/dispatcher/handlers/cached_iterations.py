@@ -23,7 +23,7 @@ from dsnb.wire.messages import EndedTask, JoinRequest
 
 def is_endless(core: Context, job: Job) -> bool:
     """Whether a job's data are known to have no end."""
-    return core.state.datasets[job.dataset_id].cardinality == INFINITE_CARDINALITY
+    return core.state.datasets[job.dataset_id].info.cardinality == INFINITE_CARDINALITY
 
 
 def choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from dsnb.dispatcher import events as e
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.records import DatasetRegistered
 from dsnb.dispatcher.state import Job
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.messages import JoinRequest
+from dsnb.wire.messages import DatasetInfo, JoinRequest
 
 _ENABLED_TEXT = {True: "<enabled>", False: "<disabled>"}
 
@@ -58,11 +56,12 @@ def _parameter_differences(job: Job, request: JoinRequest) -> list[str]:
 def _pipeline_difference(core: Context, job: Job, request: JoinRequest) -> str:
     if job.dataset_id == request.dataset_id:
         return ""
-    before, after = core.state.datasets[job.dataset_id], core.state.datasets[request.dataset_id]
+    datasets = core.state.datasets
+    before, after = datasets[job.dataset_id].info, datasets[request.dataset_id].info
     return difference(before, after) or "the same pipeline, registered under two ids"
 
 
-def difference(before: DatasetRegistered, after: DatasetRegistered | e.RegisterDataset) -> str:
+def difference(before: DatasetInfo, after: DatasetInfo) -> str:
     """How two pipelines differ, as text; empty if they are the same, compression included."""
     if not before.fingerprint or not after.fingerprint:
         return first_difference(before.pipeline, after.pipeline, "cannot be compared")

@@ -32,14 +32,14 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         InvalidArgumentError: the mode is unknown, the job exists with other parameters, the iteration cannot be
             divided into shards, or the position is of another pipeline.
     """
-    dataset = known_dataset(core, request.dataset_id)
+    info = known_dataset(core, request.dataset_id).info
     if request.mode not in MODES:
         raise InvalidArgumentError(f"{request.mode!r} is no processing mode", hint=f"it is one of {', '.join(MODES)}")
-    if request.mode == "DYNAMIC" and dataset.unsplittable_reason:
-        raise UnimplementedError(dataset.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
+    if request.mode == "DYNAMIC" and info.unsplittable_reason:
+        raise UnimplementedError(info.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
     if request.num_consumers:
-        require_endless(dataset.cardinality)
-    shards.check(core, request, dataset)
+        require_endless(info.cardinality)
+    shards.check(core, request, info)
     if request.position is not None:
         positions.check(core, request, request.position)
     if request.previous_client_id:

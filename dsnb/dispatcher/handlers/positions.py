@@ -83,7 +83,7 @@ def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
         return "the trainers of a cross-trainer cache share one place in each task"
     if any(task.all_splits.truncated for task in tasks):
         return f"a task has had more than {MAX_SPLIT_RANGES:,} runs of splits"
-    return core.state.datasets[job.dataset_id].inexact_reason
+    return core.state.datasets[job.dataset_id].info.inexact_reason
 
 
 def at_beginning(position: IterationPosition) -> bool:
@@ -114,8 +114,8 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
             did="no pass was begun",
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )
-    dataset = core.state.datasets[request.dataset_id]
-    counts = [count for _, count in dataset.providers] if request.mode == "DYNAMIC" else []
+    info = core.state.datasets[request.dataset_id].info
+    counts = [provider.count for provider in info.providers] if request.mode == "DYNAMIC" else []
     providers = position.providers
     fits = len(providers) == len(counts) and all(p.next <= count for p, count in zip(providers, counts, strict=True))
     runs = [run for task in position.tasks for run in task.splits]

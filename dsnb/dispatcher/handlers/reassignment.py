@@ -212,7 +212,7 @@ def _can_take_over(
 def no_takeover_reason(core: Context, task: Task) -> str:
     """Why no other worker could take a task over, as text; empty if one could."""
     job = core.state.jobs[task.job]
-    dataset = core.state.datasets[job.dataset_id]
+    dataset = core.state.datasets[job.dataset_id].info
     if job.cached and is_endless(core, job):
         return "trainers share endless data"
     if dataset.inexact_reason:
@@ -401,7 +401,7 @@ def _received_ranges(trainer: TrainerPosition) -> Iterable[tuple[int, int]]:
 
 def _expected_elements(core: Context, job: Job, task: Task) -> int | None:
     """How many elements the task would have made of the splits that it was given; None if that is unknown."""
-    dataset = core.state.datasets[job.dataset_id]
+    dataset = core.state.datasets[job.dataset_id].info
     if dataset.cardinality < 0 or (task.start_position is not None and task.start_position.skipped_errors):
         return None
     skipped = task.start_position.skip if task.start_position is not None else 0
@@ -412,8 +412,8 @@ def _expected_elements(core: Context, job: Job, task: Task) -> int | None:
 
 def _one_element_per_split(core: Context, job: Job) -> bool:
     """Whether each split of a job's dataset makes one element."""
-    dataset = core.state.datasets[job.dataset_id]
-    return len(dataset.providers) == 1 and dataset.providers[0][1] == dataset.cardinality
+    dataset = core.state.datasets[job.dataset_id].info
+    return len(dataset.providers) == 1 and dataset.providers[0].count == dataset.cardinality
 
 
 def _notify_loss(

@@ -13,44 +13,26 @@ from dsnb.dispatcher.handlers.job_parameters import difference
 from dsnb.dispatcher.records import DatasetDropped, DatasetRegistered
 from dsnb.elements.spec import compatible, spec_from_json
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, did_you_mean
-from dsnb.wire.messages import ForgetRequest
+from dsnb.wire.messages import DatasetInfo, ForgetRequest, RegisterReply
 
 
-def register(core: Context, event: e.RegisterDataset) -> e.Registered:
+def register(core: Context, event: e.RegisterDataset) -> RegisterReply:
     """Register a pipeline and return its id. Without a requested id, the same pipeline is found by its fingerprint.
 
     Raises:
         InvalidArgumentError: the requested id has a pipeline with a different element spec.
     """
-    known = core.state.datasets.get(event.dataset_id)
+    info, known = event.info, core.state.datasets.get(event.dataset_id)
     if known is not None:
-        _check_same_structure(known, event)
-        return e.Registered(dataset_id=_refresh(core, known.dataset_id), difference=difference(known, event))
-    if not event.dataset_id and event.fingerprint:
+        _check_same_structure(known, info)
+        return RegisterReply(dataset_id=_refresh(core, known.dataset_id), difference=difference(known.info, info))
+    if not event.dataset_id and info.fingerprint:
         for dataset in core.state.datasets.values():
-            if not difference(dataset, event):
-                return e.Registered(dataset_id=_refresh(core, dataset.dataset_id))
-    dataset_id = event.dataset_id or _new_id(core)
-    core.record(
-        DatasetRegistered(
-            dataset_id=dataset_id,
-            chosen=bool(event.dataset_id),
-            fingerprint=event.fingerprint,
-            definition=event.definition,
-            blobs=event.blobs,
-            element_spec=event.element_spec,
-            cardinality=event.cardinality,
-            compression=event.compression,
-            pipeline=event.pipeline,
-            providers=event.providers,
-            unsplittable_reason=event.unsplittable_reason,
-            num_files=event.num_files,
-            no_file_sharding_reason=event.no_file_sharding_reason,
-            has_shard_hint=event.has_shard_hint,
-            inexact_reason=event.inexact_reason,
-        )
-    )
-    return e.Registered(dataset_id=dataset_id)
+            if not difference(dataset.info, info):
+                return RegisterReply(dataset_id=_refresh(core, dataset.dataset_id))
+    dataset_id, chosen = event.dataset_id or _new_id(core), bool(event.dataset_id)
+    core.record(DatasetRegistered(dataset_id=dataset_id, chosen=chosen, definition=event.definition, info=info))
+    return RegisterReply(dataset_id=dataset_id)
 
 
 def forget(core: Context, request: ForgetRequest) -> None:
@@ -99,12 +81,12 @@ def _new_id(core: Context) -> str:
     return str(number)
 
 
-def _check_same_structure(known: DatasetRegistered, event: e.RegisterDataset) -> None:
-    before, after = spec_from_json(known.element_spec), spec_from_json(event.element_spec)
+def _check_same_structure(known: DatasetRegistered, info: DatasetInfo) -> None:
+    before, after = spec_from_json(known.info.element_spec), spec_from_json(info.element_spec)
     if before is not None and after is not None and not compatible(before, after):
         raise InvalidArgumentError(
-            f"Datasets with the same ID should have the same structure: {event.dataset_id!r} has {before}, got {after}",
+            f"Datasets with the same ID should have the same structure: {known.dataset_id!r} has {before}, got {after}",
             did="nothing was registered",
             hint=f"use another dataset_id, or leave it out and let the service find the pipeline by its fingerprint; "
-            f"svc.forget(dataset_id={event.dataset_id!r}) makes the id free",
+            f"svc.forget(dataset_id={known.dataset_id!r}) makes the id free",
         )

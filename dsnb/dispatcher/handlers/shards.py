@@ -9,13 +9,12 @@ end is never produced again.
 from __future__ import annotations
 
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.records import DatasetRegistered
 from dsnb.dispatcher.state import ENDED, NEVER_BEGUN, Iteration, Worker
 from dsnb.pipeline.modes import STATIC_MODES, ShardingSupport, check_mode, check_worker_count
-from dsnb.wire.messages import JoinRequest
+from dsnb.wire.messages import DatasetInfo, JoinRequest
 
 
-def check(core: Context, request: JoinRequest, dataset: DatasetRegistered) -> None:
+def check(core: Context, request: JoinRequest, info: DatasetInfo) -> None:
     """Refuse an iteration that cannot be divided into shards.
 
     Raises:
@@ -24,9 +23,9 @@ def check(core: Context, request: JoinRequest, dataset: DatasetRegistered) -> No
         InvalidArgumentError: there are no workers, or fewer files than workers.
     """
     offer = ShardingSupport(
-        file_count=dataset.num_files,
-        no_files_reason=dataset.no_file_sharding_reason,
-        has_shard_hint=dataset.has_shard_hint,
+        file_count=info.num_files,
+        no_files_reason=info.no_file_sharding_reason,
+        has_shard_hint=info.has_shard_hint,
     )
     check_mode(request.mode, offer)
     known = core.state.jobs.get(request.job_name)

@@ -18,11 +18,9 @@ class SplitProvider(_message.Message):
     count: int
     def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
-class RegisterRequest(_message.Message):
-    __slots__ = ("dataset_id", "fingerprint", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "nbytes")
-    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+class DatasetInfo(_message.Message):
+    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    DEFINITION_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_SPEC_FIELD_NUMBER: _ClassVar[int]
     CARDINALITY_FIELD_NUMBER: _ClassVar[int]
@@ -34,10 +32,7 @@ class RegisterRequest(_message.Message):
     NO_FILE_SHARDING_REASON_FIELD_NUMBER: _ClassVar[int]
     HAS_SHARD_HINT_FIELD_NUMBER: _ClassVar[int]
     INEXACT_REASON_FIELD_NUMBER: _ClassVar[int]
-    NBYTES_FIELD_NUMBER: _ClassVar[int]
-    dataset_id: str
     fingerprint: str
-    definition: bytes
     blobs: _containers.RepeatedScalarFieldContainer[str]
     element_spec: str
     cardinality: int
@@ -49,8 +44,19 @@ class RegisterRequest(_message.Message):
     no_file_sharding_reason: str
     has_shard_hint: bool
     inexact_reason: str
+    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("dataset_id", "definition", "nbytes", "info")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    definition: bytes
     nbytes: int
-    def __init__(self, dataset_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., nbytes: _Optional[int] = ...) -> None: ...
+    info: DatasetInfo
+    def __init__(self, dataset_id: _Optional[str] = ..., definition: _Optional[bytes] = ..., nbytes: _Optional[int] = ..., info: _Optional[_Union[DatasetInfo, _Mapping]] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
     __slots__ = ("dataset_id", "missing_blobs", "difference")
@@ -69,30 +75,14 @@ class DatasetRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
 
 class DatasetReply(_message.Message):
-    __slots__ = ("dataset_id", "definition", "blobs", "element_spec", "cardinality", "compression", "pipeline", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint")
+    __slots__ = ("dataset_id", "definition", "info")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
-    BLOBS_FIELD_NUMBER: _ClassVar[int]
-    ELEMENT_SPEC_FIELD_NUMBER: _ClassVar[int]
-    CARDINALITY_FIELD_NUMBER: _ClassVar[int]
-    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
-    PIPELINE_FIELD_NUMBER: _ClassVar[int]
-    UNSPLITTABLE_REASON_FIELD_NUMBER: _ClassVar[int]
-    NUM_FILES_FIELD_NUMBER: _ClassVar[int]
-    NO_FILE_SHARDING_REASON_FIELD_NUMBER: _ClassVar[int]
-    HAS_SHARD_HINT_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     definition: bytes
-    blobs: _containers.RepeatedScalarFieldContainer[str]
-    element_spec: str
-    cardinality: int
-    compression: str
-    pipeline: str
-    unsplittable_reason: str
-    num_files: int
-    no_file_sharding_reason: str
-    has_shard_hint: bool
-    def __init__(self, dataset_id: _Optional[str] = ..., definition: _Optional[bytes] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ...) -> None: ...
+    info: DatasetInfo
+    def __init__(self, dataset_id: _Optional[str] = ..., definition: _Optional[bytes] = ..., info: _Optional[_Union[DatasetInfo, _Mapping]] = ...) -> None: ...
 
 class BlobPiece(_message.Message):
     __slots__ = ("digest", "nbytes", "data")
