@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from dsnb.client.flow_control import CreditAccount
-from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink
+from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink, Transfer
 from dsnb.wire.messages import ClientUpdate, IndexRange, TaskHolding, TaskInfo
 from dsnb.wire.poller import Poller
 from dsnb.wire.ranges import split_ranges
@@ -22,8 +22,8 @@ INITIAL_MAX_BYTES = 128 << 10
 """Initial `max_bytes` of a task: bytes that may be in flight or unconsumed. Doubled when the reader starves."""
 
 _MIN_SLICES_ON_THE_WAY = 8
-"""Frame slices that `max_bytes` grows to hold while its gRPC reader starves. Only what the worker may send can wait on
-this side for a late reader, and be sent together."""
+"""Frame slices that `max_bytes` grows to hold while a reader over the network starves. Only what the worker may send
+can wait on this side for a late reader, and be sent together."""
 
 _POLL_EVERY = 16
 """A reader with buffered slices polls the sockets at least once per this many slices, so that no task is left out."""
@@ -42,8 +42,8 @@ class TaskRead:
         self.max_bytes = min(share_bytes, INITIAL_MAX_BYTES)
         self.account = CreditAccount()
         self.connection: ReadHandle | None = None
-        self.transfer = ""
-        """The transfer of the last connection: "local", "shared_memory" or "grpc"."""
+        self.transfer: Transfer | None = None
+        """The transfer of the last connection; None before the first one."""
         self.shared_memory_refusal = ""
         """Why shared memory cannot be used; empty if it can, as far as is known."""
         self.retry_at = 0.0
@@ -71,6 +71,11 @@ class TaskRead:
         self._inbox = inbox
 
     @property
+    def over_network(self) -> bool:
+        """Whether elements and acknowledgements of the last connection crossed the network."""
+        return self.transfer is not None and self.transfer.over_network
+
+    @property
     def unconsumed(self) -> int:
         """Elements that arrived and are not consumed."""
         return self.account.received - self.account.consumed
@@ -84,8 +89,8 @@ class TaskRead:
             received=self.account.received,
             consumed=_index_ranges((first, end) for first, end in consumed if end > self.info.needed_from),
             held=_index_ranges(held),
-            # Only over gRPC: over other transfers the worker reads the count itself.
-            unacked=self.account.consumed - self.acked if self.transfer == "grpc" else 0,
+            # Only over the network: otherwise no acknowledgement can be lost on its way.
+            unacked=self.account.consumed - self.acked if self.over_network else 0,
         )
 
     def count_bytes(self, nbytes: int) -> None:
@@ -94,7 +99,7 @@ class TaskRead:
         self.last_slice_bytes = nbytes
         # Half counts as full: one more slice would not fit, or was in flight when the reader consumed. If only a few
         # slices fit, this side cannot tell what is in flight from what the worker holds back for lack of room.
-        few = self.transfer == "grpc" and _MIN_SLICES_ON_THE_WAY * nbytes >= self.max_bytes
+        few = self.over_network and _MIN_SLICES_ON_THE_WAY * nbytes >= self.max_bytes
         self.was_full |= 2 * self.buffered_bytes >= self.max_bytes or few
 
     def sink(self) -> TaskSink:

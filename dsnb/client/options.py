@@ -11,9 +11,9 @@ import msgspec
 
 from dsnb.arguments import Rule, instance, integer, one_of, optional, short_repr, text
 from dsnb.client.trainer_cache import CrossTrainerCache
-from dsnb.client.transfers import transfer_protocol
 from dsnb.elements.compression import AUTO, CODECS, NONE, load_codec
 from dsnb.errors import InvalidArgumentError, did_you_mean
+from dsnb.transfer.selection import can_check_messages, transfer_protocol
 from dsnb.wire.addresses import target_address
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.schedule import consumer_name
@@ -229,7 +229,7 @@ def read_options(
             hint='leave target_workers out, or use "ANY"',
         )
     _check_consumers(consumer_index, num_consumers, job_name)
-    if checksum and data_transfer_protocol in ("shared_memory", "local"):
+    if checksum and not can_check_messages(data_transfer_protocol):
         raise InvalidArgumentError(
             f"`checksum` asks for what the transfer {data_transfer_protocol!r} has not: only messages of gRPC carry "
             "checksums",

@@ -15,7 +15,6 @@ from dsnb.client import notices
 from dsnb.client.flow_control import IDLE_CREDIT_S, choose_recall, top_up
 from dsnb.client.inbox import Inbox, TaskRead, TaskSink
 from dsnb.client.options import ReadOptions
-from dsnb.client.transfers import choose_transfer, transfer_protocol, transfer_unavailable
 from dsnb.elements.compression import installed_codecs
 from dsnb.errors import (
     DataLossError,
@@ -27,10 +26,11 @@ from dsnb.errors import (
 )
 from dsnb.monitor.formatting import plural
 from dsnb.transfer import local
-from dsnb.transfer.protocol import FIRST_GRANT, OpenRequest, ReadHandle
+from dsnb.transfer.protocol import FIRST_GRANT, ReadHandle
+from dsnb.transfer.selection import choose_transfer, transfer_protocol, transfer_unavailable
 from dsnb.transfer.shared_memory.messages import SharedMemoryRefused
 from dsnb.wire.channel import ChannelKey
-from dsnb.wire.messages import ClientUpdate, EndedTask, Loss, TaskHolding, TaskInfo
+from dsnb.wire.messages import ClientUpdate, EndedTask, Loss, ReadRequest, TaskHolding, TaskInfo
 
 BUFFER_BYTES = 16 << 20
 """Limit of bytes in flight or unconsumed, over all tasks of one reader."""
@@ -124,7 +124,7 @@ class TaskTable:
 
     def channel_keys(self) -> set[ChannelKey]:
         """The keys of the gRPC connections to workers."""
-        infos = [hold.info for hold in self._task_reads.values() if hold.transfer == "grpc"]
+        infos = [hold.info for hold in self._task_reads.values() if hold.over_network]
         return {(info.address, self._token, info.worker_uid) for info in infos}
 
     def ended_tasks(self) -> tuple[EndedTask, ...]:
@@ -298,19 +298,17 @@ class TaskTable:
 
     def _connect(self, task_read: TaskRead, sink: TaskSink) -> ReadHandle:
         account = task_read.account
-        protocol = self._options.protocol
-        checked = self._options.checksum
-        refused = task_read.shared_memory_refusal or (
-            "checksum=True: only messages of gRPC carry checksums" if checked else ""
+        endpoint, why = choose_transfer(
+            task_read.info,
+            self._options.protocol,
+            self._token,
+            checksum=self._options.checksum,
+            previous=task_read.transfer,
+            shared_memory_refusal=task_read.shared_memory_refusal,
         )
-        endpoint, link = choose_transfer(
-            task_read.info, protocol, self._token, previous_transfer=task_read.transfer, shared_memory_refusal=refused
-        )
-        if checked and link.transfer == "local":
-            link.reason += "; checksum=True has nothing to check: references are passed"
-        task_read.transfer = link.transfer
+        task_read.transfer = endpoint.transfer
         before = self._consumed_earlier(task_read)
-        opening = OpenRequest(
+        request = ReadRequest(
             task_id=task_read.info.task_id,
             client_id=self._client_id,
             trainer_id=self._options.trainer_id,
@@ -327,9 +325,9 @@ class TaskTable:
             consumed_before_count=before.received,
             previous_client_id=self._previous_client_id,
             incarnation=task_read.info.incarnation,
-            link_stats=link,
+            why=why,
         )
-        reading = endpoint.open(opening, sink)
+        reading = endpoint.open(request, sink)
         task_read.consumed_cell = reading.consumed_cell
         if task_read.consumed_cell is not None:
             task_read.consumed_cell[0] = account.consumed
@@ -369,7 +367,7 @@ class TaskTable:
                 return None
             # Only if shared memory never worked here: a connection that has delivered elements may come back.
             if task_read.attempts >= _MAX_SHARED_MEMORY_ATTEMPTS and not task_read.account.received:
-                return self._give_up(task_read, transfer_unavailable("shared_memory", error.what))
+                return self._give_up(task_read, transfer_unavailable(self._options.protocol, error.what))
         task_read.attempts += 1
         if not isinstance(error, (UnavailableError, NotFoundError)):
             return self._give_up(task_read, error)
@@ -436,11 +434,12 @@ class TaskTable:
     def _can_delay_ack(self, task_read: TaskRead) -> bool:
         """Whether the worker can keep sending although it does not know what was consumed.
 
-        Only over shared memory, where the count can be read from the shared page. Not if credit is limited, the reader
-        belongs to a trainer, or it holds its fair share of the task: the worker may then wait for this acknowledgement.
+        Only if the worker can read the count itself. Not if credit is limited, the reader belongs to a trainer, or it
+        holds its fair share of the task: the worker may then wait for this acknowledgement.
         """
+        readable = task_read.transfer is not None and task_read.transfer.worker_reads_consumed
         limited = self._options.max_outstanding_requests or self._options.trainer_id
-        return task_read.transfer == "shared_memory" and not limited and not self._at_fair_share(task_read)
+        return readable and not limited and not self._at_fair_share(task_read)
 
     @staticmethod
     def _at_fair_share(task_read: TaskRead) -> bool:
@@ -470,9 +469,9 @@ class TaskTable:
     def _byte_limit(self, task_read: TaskRead) -> int:
         """The most that `max_bytes` of a task may grow to: its share of `BUFFER_BYTES`.
 
-        A reader's only task gets more over gRPC, so that a second large element can be in flight.
+        A reader's only task gets more over the network, so that a second large element can be in flight.
         """
-        alone = len(self._task_reads) == 1 and task_read.transfer == "grpc"
+        alone = len(self._task_reads) == 1 and task_read.over_network
         return max(task_read.share_bytes, task_read.last_slice_bytes + 1) if alone else task_read.share_bytes
 
     def send_acks(self, *, skip_recorded: bool = False) -> None:

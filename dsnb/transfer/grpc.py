@@ -24,7 +24,7 @@ from dsnb.transfer.admission import Admission
 from dsnb.transfer.coalescing import SMALL_BYTES, Coalescer
 from dsnb.transfer.compression_policy import CompressionPolicy
 from dsnb.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder, join_messages, split_messages
-from dsnb.transfer.protocol import Endpoint, FrameSlice, LinkStats, OpenRequest, ReadHandle, Sink
+from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink, TaskServer, Transfer
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.grpc_errors import as_read_error
 from dsnb.wire.messages import ReadRequest
@@ -32,6 +32,8 @@ from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import until_broken
 from dsnb.wire.threads import OnDemandExecutor
+
+GRPC: Final = Transfer(name="grpc", over_network=True, carries_checksum=True)
 
 _SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 """Prefixes of `ServicerContext.peer()` for callers on this host."""
@@ -155,15 +157,15 @@ class _StreamSink(Sink):
 
 
 class ReadService:
-    """Serves `Read` calls from a worker's endpoint.
+    """Serves `Read` calls to a worker.
 
     Args:
-        endpoint: The worker.
+        worker: The worker.
         admission: Limits the number of concurrent readers.
     """
 
-    def __init__(self, endpoint: Endpoint, admission: Admission) -> None:
-        self._endpoint = endpoint
+    def __init__(self, worker: TaskServer, admission: Admission) -> None:
+        self._worker = worker
         self._admission = admission
         self._receive_executor = OnDemandExecutor("dsnb-credit")
 
@@ -177,9 +179,9 @@ class ReadService:
     def _serve(self, requests: Iterator[ReadRequest], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(requests)
         choice = _compression_policy(first, context)
-        opening = OpenRequest.from_message(first, "grpc")
-        sink = _StreamSink(choice, opening.link_stats, opening.received)
-        reading = self._endpoint.open(opening, sink)
+        link_stats = LinkStats(transfer=GRPC.name, reason=first.why)
+        sink = _StreamSink(choice, link_stats, first.received)
+        reading = self._worker.open(first, sink, link_stats)
         context.add_callback(lambda: sink.items.put(None))  # the call has ended: unblocks `send`
         self._receive_executor.submit(_receive_requests, requests, reading, sink)
         encoder = FrameSliceEncoder(
@@ -240,29 +242,31 @@ class GrpcEndpoint:
         worker_uid: The worker's uid, which it must prove to be its instance id.
     """
 
+    transfer = GRPC
+
     def __init__(self, address: str, token: str, worker_uid: str) -> None:
         self._key = address, token, worker_uid
 
-    def open(self, open_request: OpenRequest, sink: Sink) -> ReadHandle:
-        return _GrpcReadHandle(open_channel(*self._key), open_request, sink)
+    def open(self, request: ReadRequest, sink: Sink) -> ReadHandle:
+        return _GrpcReadHandle(open_channel(*self._key), request, sink)
 
 
 class _GrpcReadHandle(ReadHandle):
     """One read over a gRPC stream, with a thread that receives. When the stream breaks, the sink gets the error."""
 
-    def __init__(self, channel: Channel, open_request: OpenRequest, sink: Sink) -> None:
+    def __init__(self, channel: Channel, request: ReadRequest, sink: Sink) -> None:
         self._channel = channel
         self._sink = sink
-        self._checksum = open_request.checksum
+        self._checksum = request.checksum
         self._left = threading.Event()
         self._requests: SimpleQueue[ReadRequest | None] = SimpleQueue()
-        self._requests.put(open_request.to_message())
+        self._requests.put(request)
         try:
             self._call = channel.stream(READ, _until_none(self._requests))
         except BaseException:
             channel.close()
             raise
-        self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{open_request.task_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{request.task_id}", daemon=True)
         self._thread.start()
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, dequeued: int = 0) -> None:

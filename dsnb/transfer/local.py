@@ -1,33 +1,52 @@
-"""Transfer within one process: clients use the worker's own endpoint, and frames are passed by reference."""
+"""Transfer within one process: clients call the worker, and frames are passed by reference."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from dsnb.transfer.protocol import Endpoint
+from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, TaskServer, Transfer
+from dsnb.wire.messages import ReadRequest
+
+LOCAL: Final = Transfer(name="local")
 
 _lock = threading.Lock()
-_endpoints: dict[str, Endpoint] = {}
+_workers: dict[str, TaskServer] = {}
 
 
-def offer(worker_uid: str, endpoint: Endpoint) -> None:
+class LocalEndpoint:
+    """A worker of this process.
+
+    Args:
+        worker: The worker.
+    """
+
+    transfer = LOCAL
+
+    def __init__(self, worker: TaskServer) -> None:
+        self._worker = worker
+
+    def open(self, request: ReadRequest, sink: Sink) -> ReadHandle:
+        return self._worker.open(request, sink, LinkStats(transfer=LOCAL.name, reason=request.why))
+
+
+def offer(worker_uid: str, worker: TaskServer) -> None:
     """Register a worker of this process, so that clients in this process find it."""
     with _lock:
-        _endpoints[worker_uid] = endpoint
+        _workers[worker_uid] = worker
 
 
 def withdraw(worker_uid: str) -> None:
     """Unregister a worker; does nothing if it is not registered."""
     with _lock:
-        _endpoints.pop(worker_uid, None)
+        _workers.pop(worker_uid, None)
 
 
-def find(worker_uid: str) -> Endpoint | None:
-    """The endpoint of the worker with that uid; None if it does not run in this process."""
+def find(worker_uid: str) -> TaskServer | None:
+    """The worker with that uid; None if it does not run in this process."""
     with _lock:
-        return _endpoints.get(worker_uid)
+        return _workers.get(worker_uid)
 
 
 # ---- big captured arrays

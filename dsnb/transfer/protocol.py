@@ -1,8 +1,9 @@
 """The protocol that all transfers of elements from a worker to a client share.
 
-A worker offers an `Endpoint`. A client opens one of its tasks and passes a `Sink`; it gets a `ReadHandle`. From then on
-frame slices are delivered to the sink as far as the read's credit allows. Code outside of the transfers does not depend
-on whether client and worker are in one process (`local`), on one host (`shared_memory`) or anywhere (`grpc`).
+A client has an `Endpoint` for each worker. It opens one of the worker's tasks and passes a `Sink`; it gets a
+`ReadHandle`. From then on frame slices are delivered to the sink as far as the read's credit allows. Code outside of
+the transfers does not depend on whether client and worker are in one process (`local`), on one host (`shared_memory`)
+or anywhere (`grpc`).
 
 Counters are cumulative and count the elements of one read: `granted` elements may be sent in all, `received` arrived,
 `consumed` were returned to the user. A lost, late or repeated message is therefore harmless, and a broken read is
@@ -17,9 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dsnb.code.failures import exception_of
-from dsnb.elements.compression import NONE
 from dsnb.elements.frame import Array, Frame
-from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.poller import Poller
 
@@ -27,6 +26,24 @@ FIRST_GRANT: Final = 16
 """If several clients share a task's elements, each may hold at most this many more than it has consumed.
 
 It is small so that clients that join at about the same time share a small epoch."""
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """What distinguishes a transfer for its reader.
+
+    Attributes:
+        name: "local", "shared_memory" or "grpc".
+        over_network: Whether elements and acknowledgements cross a gRPC connection. Some are on their way at
+            any time, and these are lost if it breaks.
+        worker_reads_consumed: Whether the worker can read at any time how many elements were consumed, also if no
+            acknowledgement came or this process has died.
+        carries_checksum: Whether messages can carry a checksum.
+    """
+
+    name: str
+    over_network: bool = False
+    worker_reads_consumed: bool = False
+    carries_checksum: bool = False
 
 
 class LinkStats(msgspec.Struct, kw_only=True):
@@ -49,96 +66,6 @@ class LinkStats(msgspec.Struct, kw_only=True):
     held_bytes: int = 0
     fallback_reason: str = ""
     compression: str = ""
-
-
-class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's request to read a task.
-
-    Attributes:
-        task_id: The task.
-        client_id: The client.
-        trainer_id: Clients with the same trainer id share one offset in the task's sequence.
-        max_bytes: Most bytes that may be in flight or unconsumed; one element is always allowed.
-        granted: Elements that may be sent in all.
-        received: Elements that arrived before the connection broke; later ones are sent again.
-        consumed: Elements that were consumed before the connection broke.
-        cache_policy: The trainer's options in the cross-trainer cache; None for other jobs.
-        instance: The id of the service, kept across restarts of the dispatcher: a task of another service may have the
-            same task id.
-        compression: "AUTO", "NONE" or a codec's name; ignored by transfers that do not compress.
-        codecs: The codecs that the client can decompress.
-        checksum: Whether each message must have a checksum.
-        consumed_before: The element indices that the client consumed before the dispatcher released it and it rejoined:
-            first and end of each range in turn, in the order of arrival.
-        consumed_before_count: How many elements it had consumed in all then.
-        previous_client_id: Its client id then.
-        incarnation: The incarnation of the task that the dispatcher named to the client; 0 for any. A worker may still
-            have an earlier one, whose elements may belong to other clients by now.
-        link_stats: Statistics of this read.
-    """
-
-    task_id: str
-    client_id: str
-    trainer_id: str
-    max_bytes: int
-    granted: int = 0
-    received: int = 0
-    consumed: int = 0
-    cache_policy: CachePolicy | None = None
-    instance: str = ""
-    compression: str = NONE
-    codecs: tuple[str, ...] = ()
-    checksum: bool = False
-    consumed_before: tuple[int, ...] = ()
-    consumed_before_count: int = 0
-    previous_client_id: str = ""
-    incarnation: int = 0
-    link_stats: LinkStats = msgspec.field(default_factory=LinkStats)
-
-    @classmethod
-    def from_message(cls, request: ReadRequest, transfer: str) -> OpenRequest:
-        """Create a request from the first message of a read from another process."""
-        return cls(
-            task_id=request.task_id,
-            client_id=request.client_id,
-            trainer_id=request.trainer_id,
-            max_bytes=request.max_bytes,
-            granted=request.granted,
-            received=request.received,
-            consumed=request.consumed,
-            cache_policy=request.cache_policy,
-            instance=request.instance,
-            compression=request.compression,
-            codecs=request.codecs,
-            checksum=request.checksum,
-            consumed_before=request.consumed_before,
-            consumed_before_count=request.consumed_before_count,
-            previous_client_id=request.previous_client_id,
-            incarnation=request.incarnation,
-            link_stats=LinkStats(transfer=transfer, reason=request.why),
-        )
-
-    def to_message(self) -> ReadRequest:
-        """The first message of a read in another process."""
-        return ReadRequest(
-            task_id=self.task_id,
-            client_id=self.client_id,
-            trainer_id=self.trainer_id,
-            max_bytes=self.max_bytes,
-            granted=self.granted,
-            received=self.received,
-            consumed=self.consumed,
-            cache_policy=self.cache_policy,
-            instance=self.instance,
-            compression=self.compression,
-            codecs=self.codecs,
-            checksum=self.checksum,
-            consumed_before=self.consumed_before,
-            consumed_before_count=self.consumed_before_count,
-            previous_client_id=self.previous_client_id,
-            incarnation=self.incarnation,
-            why=self.link_stats.reason,
-        )
 
 
 class FrameSlice(msgspec.Struct, frozen=True):
@@ -249,13 +176,39 @@ class ReadHandle(Protocol):
 
 
 class Endpoint(Protocol):
-    """A worker that serves reads of its tasks."""
+    """A client's way to a worker, over one of the transfers."""
 
-    def open(self, open_request: OpenRequest, sink: Sink) -> ReadHandle:
-        """Start to read a task.
+    @property
+    def transfer(self) -> Transfer:
+        """The transfer that is used."""
+        ...
+
+    def open(self, request: ReadRequest, sink: Sink) -> ReadHandle:
+        """Start to read one of the worker's tasks. Later errors go to the sink's `fail`.
+
+        Args:
+            request: The first message of the read.
+            sink: Receives the frame slices, the end and errors.
 
         Raises:
             NotFoundError: neither the worker nor the dispatcher has such a task.
             ResourceExhaustedError: the worker's limit of readers is reached.
+        """
+        ...
+
+
+class TaskServer(Protocol):
+    """A worker, as the serving ends of the transfers call it."""
+
+    def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReadHandle:
+        """Begin to serve one of the worker's tasks to a client.
+
+        Args:
+            request: The first message of the read.
+            sink: Receives the frame slices, the end and errors.
+            link_stats: Statistics of the read, which the transfer updates; None for new ones.
+
+        Raises:
+            NotFoundError: neither the worker nor the dispatcher has such a task.
         """
         ...

@@ -21,7 +21,7 @@ from dsnb.system_limits import nearly_out_of_files, open_files_text
 from dsnb.transfer import local
 from dsnb.transfer.admission import Admission
 from dsnb.transfer.grpc import ReadService
-from dsnb.transfer.protocol import Endpoint, OpenRequest, ReadHandle, Sink
+from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, TaskServer
 from dsnb.transfer.shared_memory.server import SharedMemoryServer
 from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
@@ -282,29 +282,30 @@ class WorkerServer:
 
     # ---- readers
 
-    def open(self, opening: OpenRequest, sink: Sink) -> ReadHandle:
-        """Begin to serve a task to a client; see `transfer.protocol.Endpoint`.
+    def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReadHandle:
+        """Begin to serve a task to a client; see `transfer.protocol.TaskServer`.
 
         Args:
-            opening: The client's request.
+            request: The client's request.
             sink: Receives the frame slices, the end and errors.
+            link_stats: Statistics of the read, which its transfer updates; None for new ones.
 
         Raises:
             UnavailableError: the worker is stopping, or its service or the task's incarnation is not the one requested.
             NotFoundError: the dispatcher has no such task on this worker.
         """
-        if opening.instance not in ("", self._instance):
+        if request.instance not in ("", self._instance):
             raise UnavailableError(f"the worker {self.name} has not heard yet that the service began anew")
         with self._lock:
-            task = self._tasks.get(opening.task_id)
-        if task is None or task.order.incarnation < opening.incarnation:  # the client came before the order
-            task = self._fetch(opening.task_id)
-        if opening.incarnation not in (0, task.order.incarnation):
+            task = self._tasks.get(request.task_id)
+        if task is None or task.order.incarnation < request.incarnation:  # the client came before the order
+            task = self._fetch(request.task_id)
+        if request.incarnation not in (0, task.order.incarnation):
             raise UnavailableError(
-                f"worker {self.name} has incarnation {task.order.incarnation} of the task {opening.task_id}; "
-                f"the reader expects incarnation {opening.incarnation}"
+                f"worker {self.name} has incarnation {task.order.incarnation} of the task {request.task_id}; "
+                f"the reader expects incarnation {request.incarnation}"
             )
-        reading = task.open(opening, sink)
+        reading = task.open(request, sink, link_stats)
         with self._lock:
             self._share_budget()  # a task without readers is not allowed to grow
         return reading
@@ -497,15 +498,15 @@ class TransferServers:
     """The worker's transfer servers, with one limit (`max_readers`) on their concurrent readers.
 
     Args:
-        endpoint: The worker.
+        worker: The worker.
         config: Its settings.
         guard: Authenticates readers.
     """
 
-    def __init__(self, endpoint: Endpoint, config: WorkerConfig, guard: Guard) -> None:
+    def __init__(self, worker: TaskServer, config: WorkerConfig, guard: Guard) -> None:
         self.admission = Admission(config.max_readers)
-        self._grpc = ReadService(endpoint, self.admission)
-        self._shared_memory = SharedMemoryServer(endpoint, guard, config.shared_memory_size, self.admission)
+        self._grpc = ReadService(worker, self.admission)
+        self._shared_memory = SharedMemoryServer(worker, guard, config.shared_memory_size, self.admission)
 
     @property
     def handlers(self) -> dict[Method[Any, Any], Callable[[Iterator[ReadRequest], grpc.ServicerContext], Any]]:

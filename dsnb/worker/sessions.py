@@ -9,8 +9,9 @@ from typing import Protocol
 
 from msgspec.structs import asdict
 
-from dsnb.transfer.protocol import OpenRequest, ReadHandle, Sink
+from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink
 from dsnb.wire.link import LinkReport
+from dsnb.wire.messages import ReadRequest
 
 
 class SessionOwner(Protocol):
@@ -31,14 +32,16 @@ class SessionOwner(Protocol):
 class ReaderSession(ReadHandle):
     """One client's reading of a task; see `transfer.protocol.ReadHandle`."""
 
-    def __init__(self, task: SessionOwner, opening: OpenRequest, sink: Sink, trainer: str) -> None:
-        self.client = opening.client_id
+    def __init__(
+        self, task: SessionOwner, request: ReadRequest, sink: Sink, trainer: str, link_stats: LinkStats
+    ) -> None:
+        self.client = request.client_id
         self.sink = sink
         self.trainer_id = trainer
         self.end_sent = False
         self._task = task
-        self.link = opening.link_stats
-        self._sent = opening.received
+        self.link = link_stats
+        self._sent = request.received
         self._flight_ns, self._in_flight_since = 0, 0
 
     @property

@@ -19,9 +19,9 @@ from dsnb.elements.allocation import Allocator
 from dsnb.elements.frame import Array, Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.transfer.protocol import FrameSlice, OpenRequest, Sink
+from dsnb.transfer.protocol import FrameSlice, LinkStats, Sink
 from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.messages import LostReader, ResumePosition, TaskOrder, TaskReport
+from dsnb.wire.messages import LostReader, ReadRequest, ResumePosition, TaskOrder, TaskReport
 from dsnb.worker.arena import Arena
 from dsnb.worker.cursors import start_barrier_timeout
 from dsnb.worker.element_log import ElementLog
@@ -106,12 +106,13 @@ class Task:
 
     # ---- readers
 
-    def open(self, opening: OpenRequest, sink: Sink) -> ReaderSession:
+    def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReaderSession:
         """Begin to serve a client; the first one starts the pipeline.
 
         Args:
-            opening: The client's request.
+            request: The client's request.
             sink: Receives the frame slices, the end and errors.
+            link_stats: Statistics of the read, which its transfer updates; None for new ones.
 
         Raises:
             UnavailableError: the task was stopped.
@@ -120,35 +121,35 @@ class Task:
         """
         with self._lock:
             if self._stopped:
-                raise UnavailableError(f"the task {opening.task_id} was stopped")
-            if opening.client_id in self._lost_clients:
-                raise NotFoundError(f"the reader {opening.client_id} was given up", did="it was not let in again")
-            if self.order.cached and not opening.trainer_id:
+                raise UnavailableError(f"the task {request.task_id} was stopped")
+            if request.client_id in self._lost_clients:
+                raise NotFoundError(f"the reader {request.client_id} was given up", did="it was not let in again")
+            if self.order.cached and not request.trainer_id:
                 raise InvalidArgumentError(
                     "the cross-trainer cache requires a non-empty trainer ID", did="the reader was refused"
                 )
-            trainer = opening.trainer_id if self.order.cached or self.order.num_consumers else _SHARED_TRAINER_ID
-            client = opening.client_id
+            trainer = request.trainer_id if self.order.cached or self.order.num_consumers else _SHARED_TRAINER_ID
+            client = request.client_id
             old = self._remove_session(client)
             if old is not None:  # its connection broke, and this side has not noticed yet
                 old.sink.fail(CancelledError("the same client opened this task again"))
-            cache_policy = opening.cache_policy or CachePolicy()
-            self._log.attach(client, trainer, opening.received, opening.consumed, cache_policy)
-            if opening.consumed_before and client not in self._rejoined:
+            cache_policy = request.cache_policy or CachePolicy()
+            self._log.attach(client, trainer, request.received, request.consumed, cache_policy)
+            if request.consumed_before and client not in self._rejoined:
                 # The client was declared dead and returned with a new id: do not send again what it consumed. It
                 # reports this with each request until an element arrives. Reconciling twice would count the same
                 # elements as repeated.
                 self._rejoined.add(client)
-                pairs = list(zip(opening.consumed_before[::2], opening.consumed_before[1::2], strict=False))
-                known = self._lost_clients.get(opening.previous_client_id)
-                unacked = opening.consumed_before_count - known if known is not None else None
+                pairs = list(zip(request.consumed_before[::2], request.consumed_before[1::2], strict=False))
+                known = self._lost_clients.get(request.previous_client_id)
+                unacked = request.consumed_before_count - known if known is not None else None
                 self._repeated += self._log.reconcile(trainer, pairs, unacked)
-            session = self._sessions[client] = ReaderSession(self, opening, sink, trainer)
+            session = self._sessions[client] = ReaderSession(self, request, sink, trainer, link_stats or LinkStats())
             if not self._started:
                 self._started = True
                 self._producer.start()
             self._send_progress(session)
-            self._log.credit(client, opening.granted, opening.consumed, opening.max_bytes)
+            self._log.credit(client, request.granted, request.consumed, request.max_bytes)
             self._pump_all() if cache_policy.start_together else self._pump(session)
             self._changed.notify_all()
             return session

@@ -9,6 +9,7 @@ from dsnb.client.inbox import INITIAL_MAX_BYTES, Inbox, TaskRead
 from dsnb.client.ordered_inboxes import RoundRobinInbox
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.errors import CancelledError, UnavailableError
+from dsnb.transfer.grpc import GRPC
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import ClientUpdate, TaskInfo
 
@@ -130,7 +131,7 @@ def test_over_grpc_there_may_be_several_large_pieces_on_their_way() -> None:
     hold.max_bytes = 4000
     hold.sink().deliver(piece_of(1, 600))
     assert not hold.was_full
-    hold.transfer = "grpc"
+    hold.transfer = GRPC
     hold.sink().deliver(piece_of(1, 400))
     assert not hold.was_full
     hold.sink().deliver(piece_of(1, 600))

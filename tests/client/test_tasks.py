@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dsnb.client.inbox import Inbox
 from dsnb.client.options import ReadOptions, ShardingPolicy
-from dsnb.client.tasks import BUFFER_BYTES, TaskTable, transfer_protocol
+from dsnb.client.tasks import BUFFER_BYTES, TaskTable
 from dsnb.errors import (
     DataLossWarning,
     FailedPreconditionError,
@@ -23,8 +23,11 @@ from dsnb.errors import (
 )
 from dsnb.pipeline.dataset import Dataset
 from dsnb.transfer import local
-from dsnb.transfer.protocol import OpenRequest, ReadHandle, Sink
-from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, TaskHolding, TaskInfo, TaskOrder
+from dsnb.transfer.grpc import GRPC
+from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, Transfer
+from dsnb.transfer.selection import transfer_protocol
+from dsnb.transfer.shared_memory.messages import SHARED_MEMORY
+from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, ReadRequest, TaskHolding, TaskInfo, TaskOrder
 from dsnb.worker.task import Task
 from tests.pipeline.driving import context
 from tests.support.waiting import wait_for
@@ -40,16 +43,16 @@ class Worker:
             on_change=lambda: None, error_context="",
         )  # fmt: skip
         self.uid = uid
-        self.openings: list[OpenRequest] = []
+        self.openings: list[ReadRequest] = []
         self.hangs = False
         self.refuses: Exception | None = None
         local.offer(uid, self)
 
-    def open(self, opening: OpenRequest, sink: Sink) -> ReadHandle:
-        self.openings.append(opening)
+    def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReadHandle:
+        self.openings.append(request)
         if self.refuses is not None:
             raise self.refuses
-        return HangingReading(self, self.task.open(opening, sink))
+        return HangingReading(self, self.task.open(request, sink, link_stats))
 
     def stop(self) -> None:
         local.withdraw(self.uid)
@@ -501,14 +504,14 @@ def test_credit_moves_at_once_when_a_reading_breaks(workers: list[Worker]) -> No
 @pytest.mark.parametrize(
     "transfer, options, may",
     [
-        ("shared_memory", {}, True),
-        ("grpc", {}, False),
-        ("shared_memory", {"max_outstanding_requests": 1}, False),
-        ("shared_memory", {"trainer_id": "lr=0.1"}, False),
+        (SHARED_MEMORY, {}, True),
+        (GRPC, {}, False),
+        (SHARED_MEMORY, {"max_outstanding_requests": 1}, False),
+        (SHARED_MEMORY, {"trainer_id": "lr=0.1"}, False),
     ],
 )
 def test_only_a_reader_whose_workers_may_go_on_waits_before_it_tells_what_it_consumed(
-    transfer: str, options: dict[str, Any], may: bool
+    transfer: Transfer, options: dict[str, Any], may: bool
 ) -> None:
     client = Client(**options)
     client.tasks.set_tasks((TaskInfo(task_id="t"),))
@@ -522,7 +525,7 @@ def test_a_second_large_element_may_be_on_its_way_over_a_stream_that_nothing_els
     tasks = TaskTable(Inbox(), "client", ReadOptions(mode=ShardingPolicy.OFF, protocol="grpc"), "token")
     tasks.set_tasks(tuple(TaskInfo(task_id=f"t{n}") for n in range(1 + others)))
     hold = tasks._task_reads["t0"]
-    hold.transfer = "grpc"
+    hold.transfer = GRPC
     for _ in range(20):  # starving again and again, one element after the other
         hold.count_bytes(64 << 20)
         tasks.mark_dequeued(hold, 1, 64 << 20)

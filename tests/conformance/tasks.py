@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.operation import BuildContext
-from dsnb.transfer.protocol import FrameSlice, OpenRequest, ReadHandle, Sink
-from dsnb.wire.messages import TaskOrder
+from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink
+from dsnb.wire.messages import ReadRequest, TaskOrder
 from dsnb.worker.task import Task
 
 END = object()
@@ -26,7 +26,7 @@ class TaskReader(Sink):
         self._over: Any = None
         self._asked = 0
         self._reading: ReadHandle = task.open(
-            OpenRequest(task_id=task.order.task_id, client_id=client, trainer_id=trainer, max_bytes=1 << 20), self
+            ReadRequest(task_id=task.order.task_id, client_id=client, trainer_id=trainer, max_bytes=1 << 20), self
         )
 
     def get(self, timeout: float = 10.0) -> Any:

@@ -14,7 +14,8 @@ import dsnb
 from dsnb.errors import InvalidArgumentError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.transfer import local
-from dsnb.transfer.protocol import OpenRequest, Sink
+from dsnb.transfer.protocol import Sink
+from dsnb.wire.messages import ReadRequest
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
@@ -238,7 +239,7 @@ def test_line_164_a_worker_that_was_stopped_is_no_longer_read(mixed: Mixed) -> N
         (task,) = service.job("job").tasks
         worker.stop()
         with pytest.raises(UnavailableError, match=f"the worker {worker.name} is stopping"):
-            worker.open(OpenRequest(task_id=task.task_id, client_id="late", trainer_id="", max_bytes=1), Nowhere())
+            worker.open(ReadRequest(task_id=task.task_id, client_id="late", trainer_id="", max_bytes=1), Nowhere())
 
 
 def test_line_165_a_reader_that_was_closed_gets_nothing_more(mixed: Mixed) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.client import transfers
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.notebook.service import DataService
+from dsnb.transfer import selection
 from dsnb.wire.link import LinkReport
 from tests.support.cluster import Cluster
 from tests.support.processes import python_process
@@ -134,7 +134,7 @@ def test_a_worker_without_shared_memory_is_read_by_grpc() -> None:
 def test_where_the_system_has_no_such_memory_asking_for_it_is_an_error_at_the_call(
     monkeypatch: pytest.MonkeyPatch, service: DataService
 ) -> None:
-    monkeypatch.setattr(transfers, "supported", lambda: False)
+    monkeypatch.setattr(selection, "supported", lambda: False)
     with pytest.raises(FailedPreconditionError, match="it needs Linux"):
         dsnb.distribute("parallel_epochs", service, data_transfer_protocol="shared_memory")
     with read(images(), service) as elements:

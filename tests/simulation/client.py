@@ -14,7 +14,7 @@ from dsnb.client.options import ReadOptions, ShardingPolicy
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.transfer import local
-from dsnb.transfer.protocol import Endpoint, FrameSlice, OpenRequest, ReadHandle, Sink
+from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink, TaskServer
 from dsnb.wire import messages as m
 from tests.simulation.dispatcher import JOB, SimDispatcher
 from tests.simulation.worker import CreditRecalled, ReadClosed, ReadEnd, ReadFailed, SimWorker
@@ -240,12 +240,12 @@ class SimClient(Member):
 class SimRead(ReadHandle):
     """The client's end of a connection on which it reads a task."""
 
-    def __init__(self, client: SimClient, worker: SimWorker, opening: OpenRequest, sink: Sink) -> None:
+    def __init__(self, client: SimClient, worker: SimWorker, request: m.ReadRequest, sink: Sink) -> None:
         self.sink = sink
         self._client = client
         self._connection = Connection(client, worker)
         client.reads[self._connection] = self
-        self._send(opening.to_message())
+        self._send(request)
 
     def _send(self, request: m.ReadRequest) -> None:
         self._connection.send(self._client, request)
@@ -283,16 +283,16 @@ class SimRead(ReadHandle):
         self._connection.close()
 
 
-class SimEndpoint(Endpoint):
+class SimTaskServer(TaskServer):
     """The way to one worker, for the task tables of all clients."""
 
     def __init__(self, worker: SimWorker, clients: list[SimClient]) -> None:
         self._worker = worker
         self._clients = clients
 
-    def open(self, open_request: OpenRequest, sink: Sink) -> ReadHandle:
-        (client,) = [client for client in self._clients if client.client_id == open_request.client_id]
-        return SimRead(client, self._worker, open_request, sink)
+    def open(self, request: m.ReadRequest, sink: Sink, _link_stats: LinkStats | None = None) -> ReadHandle:
+        (client,) = [client for client in self._clients if client.client_id == request.client_id]
+        return SimRead(client, self._worker, request, sink)
 
     def offer(self) -> None:
         """Let task tables find the worker, as they find one in their own process."""

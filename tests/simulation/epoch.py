@@ -6,7 +6,7 @@ from enum import Enum
 
 from dsnb.transfer import local
 from dsnb.wire.ranges import split_ranges
-from tests.simulation.client import SimClient, SimEndpoint
+from tests.simulation.client import SimClient, SimTaskServer
 from tests.simulation.dispatcher import SimDispatcher
 from tests.simulation.worker import ELEMENTS_PER_SPLIT, ReadEnd, SimWorker
 from tests.simulation.world import World
@@ -59,7 +59,7 @@ class Epoch:
         Raises:
             AssertionError: an invariant does not hold, or the epoch does not end.
         """
-        endpoints = [SimEndpoint(worker, self.clients) for worker in self.workers]
+        endpoints = [SimTaskServer(worker, self.clients) for worker in self.workers]
         try:
             for endpoint in endpoints:
                 endpoint.offer()

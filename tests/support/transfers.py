@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from dsnb.client import tasks
-from dsnb.client.transfers import choose_transfer
 from dsnb.transfer import local
-from dsnb.transfer.protocol import Endpoint, LinkStats
+from dsnb.transfer.protocol import Endpoint
+from dsnb.transfer.selection import choose_transfer
 from dsnb.wire.messages import TaskInfo
 
 FORCED_TRANSFER = os.environ.get("DSNB_TRANSFER")
@@ -40,21 +40,17 @@ def force_transfer(patch: pytest.MonkeyPatch) -> None:
     assert FORCED_TRANSFER in ("grpc", "local", "shared_memory"), f"DSNB_TRANSFER is {FORCED_TRANSFER!r}"
 
     def forced(
-        info: TaskInfo, protocol: str | None, token: str, *, previous_transfer: str, shared_memory_refusal: str
-    ) -> tuple[Endpoint, LinkStats]:
+        info: TaskInfo, protocol: str | None, token: str, *, shared_memory_refusal: str, checksum: bool, **more: Any
+    ) -> tuple[Endpoint, str]:
         # A worker without an address is one that a test made up in this process: there is one way to it.
         possible = (
             local.find(info.worker_uid) is not None
             if FORCED_TRANSFER == "local"
-            else info.address and not shared_memory_refusal
+            else info.address and not shared_memory_refusal and not checksum
         )
         wanted = FORCED_TRANSFER if protocol is None and possible else protocol
         return choose_transfer(
-            info,
-            wanted,
-            token,
-            previous_transfer=previous_transfer,
-            shared_memory_refusal=shared_memory_refusal,
+            info, wanted, token, shared_memory_refusal=shared_memory_refusal, checksum=checksum, **more
         )
 
     patch.setattr(tasks, "choose_transfer", forced)

@@ -27,7 +27,7 @@ from dsnb.transfer.admission import Admission
 from dsnb.transfer.compression_policy import CompressionPolicy
 from dsnb.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder, split_messages
 from dsnb.transfer.grpc import GrpcEndpoint, ReadService, _StreamSink
-from dsnb.transfer.protocol import FrameSlice, LinkStats, OpenRequest, ReadHandle, Sink
+from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
@@ -44,15 +44,17 @@ class Worker:
     """An endpoint that keeps what its readers say, and lets the test deliver."""
 
     def __init__(self) -> None:
-        self.openings: list[OpenRequest] = []
+        self.openings: list[ReadRequest] = []
+        self.links: list[LinkStats | None] = []
         self.sinks: list[Sink] = []
         self.said: list[tuple[Any, ...]] = []
         self.refusal: Exception | None = None
 
-    def open(self, opening: OpenRequest, sink: Sink) -> ReadHandle:
+    def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReadHandle:
         if self.refusal is not None:
             raise self.refusal
-        self.openings.append(opening)
+        self.openings.append(request)
+        self.links.append(link_stats)
         self.sinks.append(sink)
         return _Told(self.said)
 
@@ -85,7 +87,7 @@ class Reader(Sink):
         self.notices: list[Any] = []
         self.errors: list[Exception] = []
         fields = {"task_id": "t", "client_id": "c", "trainer_id": "", "max_bytes": 1 << 20, **opening}
-        self.reading: Any = GrpcEndpoint(target, token, uid).open(OpenRequest(**fields), self)
+        self.reading: Any = GrpcEndpoint(target, token, uid).open(ReadRequest(**fields), self)
 
     def deliver(self, piece: FrameSlice) -> None:
         self.pieces.append(piece)
@@ -151,7 +153,7 @@ def test_what_a_reader_says_when_it_opens_arrives(server: GrpcServer, worker: Wo
             "consumed": 3}  # fmt: skip
     with reading(address(server), **told):
         worker.sink()
-    assert [opening.to_message() for opening in worker.openings] == [OpenRequest(**told).to_message()]
+    assert worker.openings == [ReadRequest(**told)]
 
 
 def test_pieces_and_notices_arrive_in_order(server: GrpcServer, worker: Worker) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsnb.transfer.protocol import FrameSlice, OpenRequest, Sink
+from dsnb.transfer.protocol import FrameSlice, Sink
+from dsnb.wire.messages import ReadRequest
 from tests.support.waiting import wait_for
 
 UNLIMITED = 1 << 30
@@ -66,7 +67,7 @@ class Collector(Sink):
         return self.errors[0]
 
 
-def opening(client: str = "c", trainer: str = "", granted: int = UNLIMITED, **fields: Any) -> OpenRequest:
+def opening(client: str = "c", trainer: str = "", granted: int = UNLIMITED, **fields: Any) -> ReadRequest:
     """What a reader says that wants so many elements."""
     fields = {"max_bytes": UNLIMITED, **fields}
-    return OpenRequest(task_id="t", client_id=client, trainer_id=trainer, granted=granted, **fields)
+    return ReadRequest(task_id="t", client_id=client, trainer_id=trainer, granted=granted, **fields)

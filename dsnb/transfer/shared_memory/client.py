@@ -9,12 +9,13 @@ from functools import lru_cache
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.system_limits import describe_os_error
 from dsnb.transfer.headers import decode_slice
-from dsnb.transfer.protocol import FrameSlice, OpenRequest, ReadHandle, Sink
+from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink
 from dsnb.transfer.shared_memory.client_connection import ClientConnection
 from dsnb.transfer.shared_memory.memory import ConsumedPage
 from dsnb.transfer.shared_memory.messages import (
     COUNT,
     PROOF_METHOD,
+    SHARED_MEMORY,
     MessageHeader,
     MessageKind,
     SharedMemoryRefused,
@@ -25,6 +26,7 @@ from dsnb.transfer.shared_memory.messages import (
 from dsnb.wire import forks
 from dsnb.wire.codec import encode
 from dsnb.wire.grpc_errors import as_read_error, decode_error
+from dsnb.wire.messages import ReadRequest
 from dsnb.wire.security import PROOF_HEADER, Caller, Proof, request_digest
 
 _LEAVE_S = 2.0
@@ -39,21 +41,23 @@ class SharedMemoryEndpoint:
         token: The service's token.
     """
 
+    transfer = SHARED_MEMORY
+
     def __init__(self, worker_uid: str, token: str) -> None:
         self._worker_uid = worker_uid
         self._token = token
 
-    def open(self, open_request: OpenRequest, sink: Sink) -> ReadHandle:
+    def open(self, request: ReadRequest, sink: Sink) -> ReadHandle:
         """Start to read a task. Later errors go to the sink's `fail`.
 
         Raises:
             SharedMemoryRefused: there is no such worker on this host.
         """
         forks.check_grpc()
-        caller, request = _caller(self._worker_uid), encode(open_request.to_message())
-        proof = caller.proof(self._token, PROOF_METHOD, self._worker_uid, request_digest(request))
+        caller, encoded_request = _caller(self._worker_uid), encode(request)
+        proof = caller.proof(self._token, PROOF_METHOD, self._worker_uid, request_digest(encoded_request))
         connection = ClientConnection(connect(self._worker_uid))
-        return _SharedMemoryReadHandle(connection, open_request.task_id, sink, caller, proof, request)
+        return _SharedMemoryReadHandle(connection, request.task_id, sink, caller, proof, encoded_request)
 
 
 @lru_cache(maxsize=256)
@@ -67,7 +71,13 @@ class _SharedMemoryReadHandle(ReadHandle):
     """One read of a task on this host. Messages are handled by the sink's poller, or by a thread if it has none."""
 
     def __init__(
-        self, connection: ClientConnection, task_id: str, sink: Sink, caller: Caller, proof: Proof, request: bytes
+        self,
+        connection: ClientConnection,
+        task_id: str,
+        sink: Sink,
+        caller: Caller,
+        proof: Proof,
+        encoded_request: bytes,
     ) -> None:
         self._connection = connection
         self._sink = sink
@@ -83,7 +93,9 @@ class _SharedMemoryReadHandle(ReadHandle):
         self._cell = page.cell
         shown = encode_proof(proof)
         try:
-            connection.send_first(pack_message(MessageKind.OPEN, len(shown), text=shown + request), page.descriptor)
+            connection.send_first(
+                pack_message(MessageKind.OPEN, len(shown), text=shown + encoded_request), page.descriptor
+            )
         finally:
             page.close_descriptor()
         if self._poller is not None:

@@ -17,8 +17,11 @@ import numpy as np
 
 from dsnb.errors import UnavailableError
 from dsnb.system_limits import limit_error
+from dsnb.transfer.protocol import Transfer
 from dsnb.wire import forks
 from dsnb.wire.security import PROOF_HEADER, VERSION_HEADER, Proof, call_metadata
+
+SHARED_MEMORY: Final = Transfer(name="shared_memory", worker_reads_consumed=True)
 
 HEADER = struct.Struct("<BxxxIQQQQ")
 RECEIVE_BYTES = 1 << 16

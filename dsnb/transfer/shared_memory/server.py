@@ -18,12 +18,13 @@ from contextlib import suppress
 from dsnb.errors import DsnbError
 from dsnb.system_limits import describe_os_error, limit_error
 from dsnb.transfer.admission import Admission
-from dsnb.transfer.protocol import Endpoint, OpenRequest
+from dsnb.transfer.protocol import LinkStats, TaskServer
 from dsnb.transfer.shared_memory.memory import supported
 from dsnb.transfer.shared_memory.messages import (
     COUNT,
     PROOF_METHOD,
     RECEIVE_BYTES,
+    SHARED_MEMORY,
     MessageKind,
     close_socket,
     decode_proof,
@@ -49,14 +50,14 @@ class SharedMemoryServer:
     """Serves the readers of this host through shared memory.
 
     Args:
-        endpoint: The worker.
+        worker: The worker.
         guard: Checks the readers' proofs.
         size: Most bytes of memory; with 0 every reader is refused.
         admission: Limits the number of concurrent readers.
     """
 
-    def __init__(self, endpoint: Endpoint, guard: Guard, size: int, admission: Admission) -> None:
-        self._endpoint = endpoint
+    def __init__(self, worker: TaskServer, guard: Guard, size: int, admission: Admission) -> None:
+        self._worker = worker
         self._guard = guard
         self._size = size
         self._admission = admission
@@ -274,9 +275,9 @@ class SharedMemoryServer:
         self._admission.acquire()
         reader.admitted = True
         request = decode(ReadRequest, request_bytes)
-        opening = OpenRequest.from_message(request, "shared_memory")
-        reader.send_memory(pool, opening)
-        reader.session = self._endpoint.open(opening, reader)
+        link_stats = LinkStats(transfer=SHARED_MEMORY.name, reason=request.why)
+        reader.send_memory(pool, request.task_id, link_stats)
+        reader.session = self._worker.open(request, reader, link_stats)
 
     def _on_opened(self, reader: ServerConnection) -> None:
         reader.is_opening = False

@@ -14,7 +14,7 @@ import msgspec
 
 from dsnb.elements.columns import bytes_of, join_bytes
 from dsnb.transfer.headers import encode_slice
-from dsnb.transfer.protocol import FrameSlice, LinkStats, OpenRequest, ReadHandle, Sink
+from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink
 from dsnb.transfer.shared_memory.memory import ByteArray, ConsumedPage
 from dsnb.transfer.shared_memory.messages import (
     HEADER,
@@ -143,9 +143,9 @@ class ServerConnection(Sink):
         """Tell the reader why it cannot use shared memory."""
         self.send([pack_message(MessageKind.REFUSED, text=why.encode())])
 
-    def send_memory(self, pool: Pool, open_request: OpenRequest) -> None:
+    def send_memory(self, pool: Pool, task_id: str, link_stats: LinkStats) -> None:
         """Send the reader the descriptor of the memory, and map its page of consumed elements."""
-        self._pool, self._task_id, self._link_stats = pool, open_request.task_id, open_request.link_stats
+        self._pool, self._task_id, self._link_stats = pool, task_id, link_stats
         self._map_consumed_page()
         with self._lock, suppress(OSError):  # reader gone: handled by the receiving thread
             welcome = pack_message(MessageKind.WELCOME, pool.memory.size)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from dsnb.transfer.admission import Admission
-from dsnb.transfer.protocol import OpenRequest
 from dsnb.transfer.shared_memory import client_connection
 from dsnb.transfer.shared_memory.client import SharedMemoryEndpoint
 from dsnb.transfer.shared_memory.pool import Pool
 from dsnb.transfer.shared_memory.server import SharedMemoryServer
+from dsnb.wire.messages import ReadRequest
 from dsnb.wire.poller import Poller
 from dsnb.wire.security import Guard
 from tests.support.waiting import wait_for
@@ -65,7 +65,7 @@ class SharedReader(Reader):
         self.notices = []
         self.errors = []
         fields = {"task_id": "t", "client_id": "c", "trainer_id": "", "max_bytes": 1 << 20, **opening}
-        self.reading: Any = SharedMemoryEndpoint(uid, token).open(OpenRequest(**fields), self)
+        self.reading: Any = SharedMemoryEndpoint(uid, token).open(ReadRequest(**fields), self)
 
     def progress(self, whole: int, base: int) -> None:
         self.notices.append(("progress", whole, base))

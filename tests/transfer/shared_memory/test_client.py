@@ -223,7 +223,7 @@ def test_more_than_the_socket_takes_waits_for_the_reader_and_arrives_in_order() 
         came = [element for piece in reader.pieces for element in piece.elements()]
         assert all(np.array_equal(mine, its) for mine, its in zip(came[::2], whole, strict=True))
         assert all(element.flags.owndata or element.base is not None for element in came)
-        assert there.worker.openings[0].link_stats.fallbacks == 4
+        assert there.worker.links[0].fallbacks == 4
 
 
 def test_a_reader_that_listens_itself_has_no_thread_and_misses_nothing() -> None:

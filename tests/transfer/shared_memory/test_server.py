@@ -21,7 +21,7 @@ from dsnb.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from dsnb.transfer.protocol import FrameSlice, OpenRequest
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.transfer.shared_memory.messages import (
     HEADER,
     PROOF_METHOD,
@@ -35,6 +35,7 @@ from dsnb.transfer.shared_memory.messages import (
     unpack_header,
 )
 from dsnb.wire.codec import encode
+from dsnb.wire.messages import ReadRequest
 from dsnb.wire.security import Caller, request_digest
 from tests.support.waiting import wait_for
 from tests.transfer.shared_memory.reading import BIG, MIB, Door, SharedReader, data, door, reading
@@ -48,8 +49,8 @@ def test_what_a_reader_says_when_it_opens_arrives() -> None:
             "consumed": 3}  # fmt: skip
     with door() as there, reading(there, **told):
         there.worker.sink()
-        assert [opening.to_message() for opening in there.worker.openings] == [OpenRequest(**told).to_message()]
-        assert there.worker.openings[0].link_stats.transfer == "shared_memory"
+        assert there.worker.openings == [ReadRequest(**told)]
+        assert there.worker.links[0].transfer == "shared_memory"
 
 
 def test_pieces_and_notices_arrive_in_order() -> None:
@@ -186,7 +187,7 @@ def test_a_host_that_runs_short_has_frames_go_over_the_socket(monkeypatch: pytes
             there.worker.sink().deliver(piece_of([data(seed)]))
         elements = reader.elements(4)
         assert all(np.array_equal(element, data(seed)) for seed, element in enumerate(elements))
-        link = there.worker.openings[0].link_stats
+        link = there.worker.links[0]
         assert (link.fallbacks, link.held_bytes) == (2, 2 * BIG)
         assert link.fallback_reason == "the host is short of memory: No space left on device"
         del elements
@@ -202,7 +203,7 @@ def check_sharing_with_a_miser(there: Door, miser: SharedReader) -> None:
     with reading(there, client_id="d") as other:
         wait_for(lambda: len(there.worker.sinks) == 2, what="the other one")
         sinks = there.worker.sinks
-        links = [opening.link_stats for opening in there.worker.openings]
+        links = there.worker.links
         for seed in range(8):
             sinks[0].deliver(piece_of([data(seed)]))
         kept = [miser.take() for _ in range(8)]
@@ -336,7 +337,7 @@ def test_an_opening_that_was_recorded_is_refused_when_it_is_sent_again() -> None
             close_socket(line)
         caller, request = (
             Caller(),
-            encode(OpenRequest(task_id="t", client_id="c", trainer_id="", max_bytes=1).to_message()),
+            encode(ReadRequest(task_id="t", client_id="c", max_bytes=1)),
         )
         shown = encode_proof(caller.proof(TOKEN, PROOF_METHOD, there.uid, request_digest(request)))
         made = pack_message(MessageKind.OPEN, len(shown), text=shown + request)
