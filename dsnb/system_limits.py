@@ -116,7 +116,7 @@ def _too_many_threads_error() -> ResourceExhaustedError:
     limits = "; ".join(_thread_limits()) or "no limit is known: the memory may be at its end"
     return ResourceExhaustedError(
         f"the system starts no more threads: process {os.getpid()} has {_threads():,} ({limits})",
-        did="what needed another one was given up; what runs goes on",
+        did="the operation that needed another one failed; everything else continues",
         hint="ask for fewer at once (num_parallel_calls, workers), stop services and iterators that are not used any "
         "more, or raise the limit",
     )

@@ -42,7 +42,7 @@ def add_to(commands: Commands) -> None:
         metavar="ADDRESS",
         help="the address at which readers reach this worker, if it is not the one it listens on",
     )
-    parser.add_argument("--cache-bytes", metavar="SIZE", help="the most bytes of elements to hold, as in 500MB or 2GiB")
+    parser.add_argument("--cache-bytes", metavar="SIZE", help="the most memory for elements, such as 500MB or 2GiB")
     parser.add_argument(
         "--max-readers", type=int, metavar="N", help="the most readers to serve at once; the next is refused"
     )

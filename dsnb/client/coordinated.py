@@ -139,7 +139,10 @@ class CoordinatedTaskTable(TaskTable):
 
     def _announce_loss(self, loss: Loss) -> None:
         self.last_loss = f"worker {loss.worker} {loss.reason} (job {self._options.job_name!r})"
-        self.warn(f"{self.last_loss}: what not all consumers had of it will not come; the others go on giving rounds")
+        self.warn(
+            f"{self.last_loss}: elements that not all consumers received will not arrive; the other workers continue "
+            "to give rounds"
+        )
 
     def warn(self, text: str) -> None:
         self._inbox.loss_warnings.append(text)
@@ -289,9 +292,9 @@ class CoordinatedStage(JobReader):
         refusal = self._inbox.refusal
         if isinstance(refusal, NotFoundError):
             raise FailedPreconditionError(
-                f"{self._consumer_name} of job {self._options.job_name!r} is not this reader any more: another one has "
-                "come with its index, or it was not heard of for longer than client_timeout_ms",
-                did="the others go on with whoever has its place",
+                f"{self._consumer_name} of job {self._options.job_name!r} is another reader now: a new one has taken "
+                "its index, or the dispatcher did not hear from this one for longer than client_timeout_ms",
+                did="the others continue with the reader that has its index",
                 hint="iterate the dataset again: it joins the others at their next round",
             )
         if refusal is not None:
@@ -320,9 +323,9 @@ class CoordinatedStage(JobReader):
                 return
         raise DeadlineExceededError(
             f"{self._consumer_name} of job {self._options.job_name!r} has waited {waited:.0f} seconds for round "
-            f"{at:,}; it waits for {missing or 'nobody any more: it was a moment ago'}",
-            did="nothing was given up: the next `next` goes on waiting",
-            hint="start a consumer that is gone again, with its consumer_index: it takes its place among the others; "
+            f"{at:,}; it waits for {missing or 'nothing any more: the round has just become available'}",
+            did="nothing was lost: the next call of `next` continues to wait",
+            hint="start a lost consumer again with its consumer_index: it joins the others; "
             "dsnb.start(consumer_timeout_ms=...) or DispatcherConfig(consumer_timeout_ms=...) says how long to wait",
         )
 

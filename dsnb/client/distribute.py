@@ -168,7 +168,7 @@ def register_dataset(
     reply = _register(service, dataset, compression or NONE, dataset_id=dataset_id, mode="")
     if reply.difference:
         errors.warn(
-            f"the dataset id {dataset_id!r} names another pipeline, and goes on naming it: {reply.difference}. To "
+            f"the dataset id {dataset_id!r} belongs to another pipeline and stays with it: {reply.difference}. To "
             f"register this one under the id, call svc.forget(dataset_id={dataset_id!r}) first; or use another "
             "dataset_id",
             DsnbWarning,

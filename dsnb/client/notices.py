@@ -18,12 +18,14 @@ from dsnb.wire.messages import JoinReply
 
 def warn_rejoined(seconds: float, returned: int, lost: int) -> None:
     """Warn that the dispatcher dropped this reader and it rejoined, with what became of its unconsumed elements."""
-    lost_text = f", and {lost:,} are lost: their workers are gone, and nobody can make them again" if lost else ""
+    lost_text = (
+        f", and {lost:,} are lost, because their workers are gone and no other can produce them again" if lost else ""
+    )
     errors.warn(
-        f"this reader was silent for longer than {seconds:g} seconds (client_timeout_ms) and was taken for gone; it "
-        f"goes on now. {returned:,} elements that it had received and not consumed went back for others to read"
-        f"{lost_text}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) gives "
-        "it more time",
+        f"this reader was silent for longer than {seconds:g} seconds (client_timeout_ms) and was counted as lost; it "
+        f"continues now. {returned:,} elements that it had received and not consumed were returned for other readers"
+        f"{lost_text}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) sets "
+        "the limit",
         DataLossWarning if lost else DsnbWarning,
     )
 
@@ -31,7 +33,7 @@ def warn_rejoined(seconds: float, returned: int, lost: int) -> None:
 def warn_empty(joined: JoinReply) -> None:
     """Warn that the iteration was over before this reader joined."""
     errors.warn(
-        f"pass {joined.iteration} of job {joined.job_name!r} was read to its end already, so it is empty for this "
+        f"pass {joined.iteration} of job {joined.job_name!r} has already been read to its end, so it is empty for this "
         f"reader; iterate the same dataset again for the next pass, use another job_name, or "
         f"svc.forget({joined.job_name!r})",
         DsnbWarning,
@@ -72,7 +74,7 @@ def warn_trainer_loses_data(options: ReadOptions) -> None:
     """Warn that a trainer fell behind the window and begins to miss elements."""
     errors.warn(
         f"trainer {options.trainer_id!r} of job {options.job_name!r} begins to lose data: it is behind the others and "
-        "fell out of the window. What it misses is counted, and the rest goes on. "
+        "fell out of the window. Missed elements are counted, and the read continues. "
         'CrossTrainerCache(on_lag="wait") or "spill" loses nothing; a larger window, '
         "start(cross_trainer_cache_size_bytes=...), gives it more time",
         DataLossWarning,
@@ -83,7 +85,7 @@ def warn_end_unconfirmed(address: str, seconds: float) -> None:
     """Warn that the dispatcher could not confirm the end of the iteration."""
     errors.warn(
         f"the end of the pass could not be confirmed: the service at {address} has not answered for {seconds:g} "
-        "seconds; all that its known workers had was read",
+        "seconds; everything that its known workers had was read",
         DataLossWarning,
     )
 
@@ -92,8 +94,8 @@ def job_cancelled(job: str, by: str) -> CancelledError:
     """The error of a reader whose job was cancelled."""
     return CancelledError(
         f"the job {job!r} was cancelled by {by}",
-        did="all its readers were ended, and what had not been read was dropped",
-        hint="iterate the dataset again to begin the job anew",
+        did="all its readers were stopped, and unread elements were dropped",
+        hint="iterate the dataset again to start the job again",
     )
 
 
@@ -101,8 +103,8 @@ def service_ended(name: str, reason: str) -> UnavailableError:
     """The error of a reader whose service has stopped."""
     return UnavailableError(
         f"the service {name!r} has ended: {reason}",
-        did="what had come from it was read to its end",
-        hint="start it again, in its notebook or in this one (dsnb.start()), and begin to read anew",
+        did="everything that was received from it was read",
+        hint="start it again, in its notebook or in this one (dsnb.start()), and iterate the dataset again",
     )
 
 

@@ -334,7 +334,7 @@ def read_order_of(start_position: StartPosition, task_ids: list[str]) -> Iterato
     """
     if len(task_ids) < len(start_position.position.tasks):
         raise FailedPreconditionError(
-            f"the pass was to go on with {len(start_position.position.tasks)} tasks, and the service made "
+            f"the pass was to continue with {len(start_position.position.tasks)} tasks, but the service created "
             f"{len(task_ids)}",
             did="nothing was read",
             hint="load the position again",

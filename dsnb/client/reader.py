@@ -252,7 +252,7 @@ class ReadStage(JobReader):
             FailedPreconditionError: this iteration has no exact position.
         """
         if self._rejoined:
-            raise no_position_error("this reader was taken for gone in this pass, and came back to it")
+            raise no_position_error("this reader was counted as lost in this pass, and returned to it")
         return self._position_tracker.position_after(
             count, self._fetch_position, self._tasks.received_of_ended(), ended=self._ended
         )

@@ -265,7 +265,7 @@ class TaskTable:
             what = f"{what}; its part begins again".removeprefix("; ")
         job = f" (job {self._options.job_name!r})" if self._options.job_name else ""
         self.last_loss = f"worker {loss.worker} {loss.reason}{job}: {what}"
-        self.warn(f"{self.last_loss}; reading goes on with the others")
+        self.warn(f"{self.last_loss}; reading continues with the others")
 
     def warn(self, text: str) -> None:
         """Emit a warning of lost data."""

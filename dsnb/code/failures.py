@@ -48,7 +48,7 @@ def _original(failure: Failure) -> Exception:
             return error
     return UserCodeError(
         f"{failure.kind}: {failure.message}",
-        did="the element's place is taken by this error; reading can go on behind it",
+        did="this error takes the element's place; reading can continue after it",
         hint="the remote traceback above shows the line in your code",
     )
 

@@ -148,8 +148,8 @@ class Journal:
         except sqlite3.Error as error:
             raise UnavailableError(
                 f"the journal {self._path or 'in memory'} cannot be written ({error})",
-                did="what was decided takes no effect before it is kept; that is tried again with the next call",
-                hint="make room on the disk that holds the work_dir",
+                did="nothing takes effect until it is written; dsnb tries again with the next call",
+                hint="free some space on the disk of the work_dir",
             ) from error
 
     # ---- reading

@@ -334,6 +334,6 @@ def _describe_element(element: Any) -> str:
 def _mismatch_error(expected: Schema | None, found: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"an element is built differently from the first one: {found} instead of {expected}",
-        did="its place in the data is taken by this error; reading can go on behind it",
+        did="this error takes its place in the data; reading can continue after it",
         hint="return the same structure and dtypes for each element (sizes may vary)",
     )

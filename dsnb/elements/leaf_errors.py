@@ -26,13 +26,13 @@ def invalid_leaf_error(value: Any, cause: str = "") -> InvalidArgumentError:
 
     Example:
         >>> print(invalid_leaf_error({1, 2}))
-        an element holds a value of type set, which is no leaf
-          dsnb: its place in the data is taken by this error; reading goes on with the next
+        an element contains a value of type set, which is not supported
+          dsnb: this error takes its place in the data; reading continues with the next
           try:  return its members in an order of your choice: np.array(sorted(x))
     """
     return InvalidArgumentError(
-        f"an element holds {describe_value(value)}, which is no leaf{f': {cause}' if cause else ''}",
-        did="its place in the data is taken by this error; reading goes on with the next",
+        f"an element contains {describe_value(value)}, which is not supported{f': {cause}' if cause else ''}",
+        did="this error takes its place in the data; reading continues with the next",
         hint=advice(value),
     )
 

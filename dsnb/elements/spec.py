@@ -45,7 +45,8 @@ def _dtype(name: str, value: Any) -> np.dtype[Any]:
         ) from None
     if found.hasobject:
         raise InvalidArgumentError(
-            f"`{name}` is {short_repr(value)}: elements hold no Python objects", hint="pass a dtype of numbers or text"
+            f"`{name}` is {short_repr(value)}: elements cannot contain Python objects",
+            hint="pass a dtype of numbers or text",
         )
     return found
 

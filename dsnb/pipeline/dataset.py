@@ -1118,7 +1118,7 @@ class Dataset:
             return cardinality
         if cardinality > 0:
             raise UnknownLengthError(
-                f"{self._chain()} has {cardinality:,} elements, more than len() can tell", hint="use cardinality()"
+                f"{self._chain()} has {cardinality:,} elements, more than len() can return", hint="use cardinality()"
             )
         endless = cardinality == INFINITE_CARDINALITY
         raise UnknownLengthError(

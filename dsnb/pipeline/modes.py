@@ -66,7 +66,7 @@ def check_worker_count(mode: str, support: ShardingSupport, count: int) -> None:
     """
     if count < 1:
         raise InvalidArgumentError(
-            f"num_workers should be >= 1, currently {count}: there is nobody to divide the data among",
+            f"num_workers should be >= 1, currently {count}: there are no workers to divide the data among",
             did="no pass was begun",
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )

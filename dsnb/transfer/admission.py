@@ -39,9 +39,9 @@ class Admission:
             if self.active >= self.limit:
                 raise ResourceExhaustedError(
                     f"the worker serves {self.active} readers of other processes at once, which is its limit",
-                    did="this reader was refused; the others read on",
+                    did="this reader was refused; the others continue",
                     hint="allow more: dsnb.start(max_readers=...), WorkerConfig(max_readers=...), "
-                    "`dsnb worker --max-readers`; or close iterators that nobody reads, or share one among threads",
+                    "`dsnb worker --max-readers`; or close unused iterators, or share one between threads",
                 )
             self.active += 1
 

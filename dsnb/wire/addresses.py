@@ -66,7 +66,7 @@ def loopback(name: str, value: Any) -> str:
         ) from None
     if not inside:
         raise FailedPreconditionError(
-            f"`{name}`: dsnb does not listen on {host}: whoever can call a service can run code on its workers",
+            f"`{name}`: dsnb does not listen on {host}: anyone who can call a service can run code on its workers",
             did="nothing was started",
             hint="use 127.0.0.1 and a tunnel (ssh -L); listening beyond loopback comes with TLS, not there yet",
         )

@@ -263,7 +263,7 @@ class Channel:
             return known
         forks.check_grpc()
         if not self._hello_lock.acquire(timeout=wait):
-            raise UnavailableError(f"nobody has answered at {self.address} yet")
+            raise UnavailableError(f"no server has answered at {self.address} yet")
         try:
             if self._identity is None:
                 self._identity = self._hello(wait)
@@ -307,7 +307,7 @@ class Channel:
             if _ANOTHER_PROGRAM in details:
                 return self._other_program_error()
             self._announce_wait(waited)
-        return UnavailableError(f"nobody answers at {self.address} ({self._reason})")
+        return UnavailableError(f"no server answers at {self.address} ({self._reason})")
 
     def _other_program_error(self) -> FailedPreconditionError:
         return FailedPreconditionError(
@@ -322,7 +322,9 @@ class Channel:
         self._announced = True
         if discovery.connection_at(self.address) is None:  # else the address is right and the service is busy
             # Not `warnings.warn`: a filter may turn that into an error, and a client may start before its service.
-            text = f"dsnb: nobody answers at {self.address} yet ({self._reason}); still trying ({_services_hint()})\n"
+            text = (
+                f"dsnb: no server answers at {self.address} yet ({self._reason}); still trying ({_services_hint()})\n"
+            )
             sys.stderr.write(text)
             sys.stderr.flush()
 
@@ -351,10 +353,10 @@ class Channel:
     def _unreachable_error(self, timeout: float) -> UnavailableError:
         reason = f" ({self._reason})" if self._reason else ""
         return UnavailableError(
-            f"nobody answers at {self.address}{reason}",
+            f"no server answers at {self.address}{reason}",
             did=f"tried for {timeout:g} seconds",
-            hint=f"{_files_hint()}check the address; `dsnb status` lists the services of this user; does the "
-            "service run, and does no cell hold its interpreter?",
+            hint=f"{_files_hint()}check the address; `dsnb status` lists the services of this user. Is the "
+            "service running, or does a cell block its interpreter?",
         )
 
 

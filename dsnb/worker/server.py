@@ -295,7 +295,7 @@ class WorkerServer:
             NotFoundError: the dispatcher has no such task on this worker.
         """
         if request.instance not in ("", self._instance):
-            raise UnavailableError(f"the worker {self.name} has not heard yet that the service began anew")
+            raise UnavailableError(f"the worker {self.name} does not know yet that the service was restarted")
         with self._lock:
             task = self._tasks.get(request.task_id)
         if task is None or task.order.incarnation < request.incarnation:  # the client came before the order

@@ -56,7 +56,7 @@ def test_a_store_of_objects_keeps_recordings_and_may_be_gone(tmp_path: Path) -> 
         server.kill()
         runs.finished(runs.start())
         assert runs.calls() == 2 * LENGTH
-        assert "the pass goes on without the cache" in runs.told
+        assert "the pass continues without the cache" in runs.told
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def test_a_folder_that_is_not_empty_and_no_cache_is_refused_and_left_as_it_is(tm
     path.write_text("mine")
     before = tree(tmp_path)
     with pytest.raises(
-        FailedPreconditionError, match=f"is no cache: it holds {path.relative_to(tmp_path / 'mine').parts[0]!r}"
+        FailedPreconditionError, match=f"is not a cache: it contains {path.relative_to(tmp_path / 'mine').parts[0]!r}"
     ):
         LocalTrainingCache(tmp_path / "mine", max_size=0.001)
     assert tree(tmp_path) == before
@@ -142,7 +142,7 @@ def test_what_links_in_a_result_lead_to_stays_when_the_result_goes(open_cache: O
 
 def test_a_folder_holds_one_cache(open_cache: Open, tmp_path: Path) -> None:
     put(open_cache(), "a")
-    with pytest.raises(FailedPreconditionError, match=r"is no cache: it holds 'cache\.db'"):
+    with pytest.raises(FailedPreconditionError, match=r"is not a cache: it contains 'cache\.db'"):
         open_cache(name="second.db")
 
 

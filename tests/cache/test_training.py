@@ -275,7 +275,7 @@ def test_folders_that_hold_other_things_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in ("/", ".", "..", "~"):
-        with pytest.raises(InvalidArgumentError, match="a folder of its own"):
+        with pytest.raises(InvalidArgumentError, match="use a separate folder"):
             LocalTrainingCache(path)
 
 

@@ -84,7 +84,7 @@ def test_line_57_one_id_and_one_job_are_one_pass(cluster: Cluster) -> None:
         dsnb.register_dataset(cluster.service, dsnb.Dataset.range(10), dataset_id="mine")
     one, other = (read(cluster, "mine", job_name="job") for _ in range(2))
     assert numbers(one) == list(range(10))
-    with pytest.warns(DsnbWarning, match="was read to its end"):
+    with pytest.warns(DsnbWarning, match="has already been read to its end"):
         assert numbers(other) == []
 
 

@@ -129,7 +129,7 @@ def test_a_pass_that_was_read_warns_that_it_is_empty(cluster: Cluster) -> None:
     first = stage_of(cluster, dsnb.Dataset.range(10))
     rest(first)
     second = stage_of(cluster, dsnb.Dataset.range(10))
-    with pytest.warns(DsnbWarning, match="pass 0 of job 'job' was read to its end already, so it is empty"):
+    with pytest.warns(DsnbWarning, match="pass 0 of job 'job' has already been read to its end, so it is empty"):
         second.warn_at_start()
     assert rest(second) == []
     first.close()

@@ -64,7 +64,7 @@ def test_a_dataset_that_is_read_again_keeps_its_connections_from_pass_to_pass(cl
 def test_two_datasets_of_one_job_count_their_own_passes(cluster: Cluster) -> None:
     one, other = (distributed(cluster, dsnb.Dataset.range(3), job_name="j") for _ in range(2))
     assert numbers(one) == [0, 1, 2]
-    with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0 .* was read to its end"):
+    with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0 .* has already been read to its end"):
         assert numbers(other) == []
     assert numbers(other) == [0, 1, 2]
 

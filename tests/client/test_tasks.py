@@ -456,7 +456,7 @@ def loss(worker: str, splits: int = 0, elements: int = -1, **fields: Any) -> Cli
 )
 def test_losses_are_announced_with_what_is_known_of_them(splits: int, elements: int, again: bool, text: str) -> None:
     client = Client(mode=ShardingPolicy.DYNAMIC, job_name="train")
-    whole = rf"worker w3 was lost \(job 'train'\): {text}; reading goes on with the others"
+    whole = rf"worker w3 was lost \(job 'train'\): {text}; reading continues with the others"
     with pytest.warns(DataLossWarning, match=whole):
         client.tasks.apply_updates([loss("w3", splits, elements, restarts=again)])
 

@@ -106,7 +106,7 @@ def test_what_cannot_be_rebuilt_is_a_user_code_error_with_its_name_and_text() ->
     came = arrived(Lost("data.csv"))
     assert type(came) is UserCodeError
     assert "Lost: data.csv" in str(came)
-    assert "reading can go on" in came.did
+    assert "reading can continue" in came.did
 
 
 def test_an_error_that_holds_what_cannot_be_pickled_is_a_user_code_error() -> None:

@@ -13,7 +13,7 @@ from tests.conformance.conftest import MakeCluster
 from tests.support.reading import first, joined, numbers, read_alternately, run_in_threads
 from tests.support.waiting import wait_for
 
-EMPTY = pytest.mark.filterwarnings("ignore:pass .* was read to its end already:dsnb.errors.DsnbWarning")
+EMPTY = pytest.mark.filterwarnings("ignore:pass .* has already been read to its end:dsnb.errors.DsnbWarning")
 
 
 def job(dataset: dsnb.Dataset, service: Any, name: str | None, transfer: str, **options: Any) -> dsnb.Dataset:
@@ -76,10 +76,10 @@ def test_line_038_shared_job_name_multi_iteration(cluster: MakeCluster, transfer
     one, other = (job(dsnb.Dataset.range(10), service, "job", transfer) for _ in range(2))
 
     assert numbers(one) == list(range(10))
-    with pytest.warns(DsnbWarning, match=r"pass 0 of job 'job' was read to its end already"):
+    with pytest.warns(DsnbWarning, match=r"pass 0 of job 'job' has already been read to its end"):
         assert numbers(other) == []
     assert numbers(other) == list(range(10))
-    with pytest.warns(DsnbWarning, match=r"pass 1 of job 'job' was read to its end already"):
+    with pytest.warns(DsnbWarning, match=r"pass 1 of job 'job' has already been read to its end"):
         assert numbers(one) == []
 
 

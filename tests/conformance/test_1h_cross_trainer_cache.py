@@ -269,7 +269,7 @@ def test_line_120_worker_restart(cluster: MakeCluster, transfer: str, same_port:
     with Job(one.service, transfer) as job:
         reader = job.reader("Trainer", max_outstanding_requests=limit)
         assert first(100, reader) == list(range(100))
-        with pytest.warns(DataLossWarning, match=r"worker w0 was .* \(job 'job'\): .*reading goes on") as told:
+        with pytest.warns(DataLossWarning, match=r"worker w0 was .* \(job 'job'\): .*reading continues") as told:
             read_over_a_restart(lambda: one.restart_worker(same_port=same_port), reader, told)
 
 

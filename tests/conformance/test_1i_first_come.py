@@ -216,5 +216,5 @@ def test_what_a_reader_leaves_goes_to_the_next(cluster: MakeCluster, transfer: s
     with iter(one) as elements:
         got = numbers(next(elements) for _ in range(10))
     assert sorted(got + numbers(other)) == list(range(100))
-    with pytest.warns(DsnbWarning, match="was read to its end already"):
+    with pytest.warns(DsnbWarning, match="has already been read to its end"):
         assert numbers(late) == []

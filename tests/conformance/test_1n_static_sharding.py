@@ -397,7 +397,7 @@ def test_shards_go_on_when_the_dispatcher_is_started_again(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.* draws anew in each pass:dsnb.errors.CacheWarning")
+@pytest.mark.filterwarnings("ignore:.* draws new random values in each pass:dsnb.errors.CacheWarning")
 @pytest.mark.parametrize("where", ["in a folder", "in memory"])
 @pytest.mark.parametrize("batched", [False, True], ids=["cut before", "cut behind"])
 def test_recordings_of_shards_are_of_one_order(listed: Listed, tmp_path: Path, where: str, batched: bool) -> None:

@@ -292,7 +292,7 @@ def test_a_full_disk_is_told_and_what_was_kept_is_kept(full_disk: Journal, recor
 
     with pytest.raises(UnavailableError, match=r"cannot be written \(database or disk is full\)") as error:
         fill()
-    assert "make room" in error.value.hint
+    assert "free some space" in error.value.hint
     kept = full_disk.last_number
     assert kept > 0
     full_disk.close()

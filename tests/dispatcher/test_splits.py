@@ -80,13 +80,13 @@ def test_an_old_question_gives_nothing_away() -> None:
     service, _, [(_, task)] = reading(20)
     for _ in range(3):
         service.ask(task, want=2)
-    with pytest.raises(FailedPreconditionError, match="asks for splits from 0 on, and had 6"):
+    with pytest.raises(FailedPreconditionError, match="requested splits from 0 on, but had 6"):
         service.call(asked(task.task_id, cursor=0))
 
 
 def test_a_question_ahead_of_its_task_is_refused() -> None:
     service, _, [(_, task)] = reading(20)
-    with pytest.raises(FailedPreconditionError, match="asks for splits from 7 on, and had 0"):
+    with pytest.raises(FailedPreconditionError, match="requested splits from 7 on, but had 0"):
         service.call(asked(task.task_id, cursor=7))
 
 

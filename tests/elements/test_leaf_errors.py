@@ -78,7 +78,7 @@ def test_it_is_refused_where_it_leaves_a_pipeline_and_where_it_enters_a_frame(ki
 
 @pytest.mark.parametrize("kind", ["masked", "text objects", "datetime"])
 def test_it_has_no_spec(kind: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="no leaf"):
+    with pytest.raises(InvalidArgumentError, match="is not supported"):
         spec_of(REFUSED[kind][0])
 
 

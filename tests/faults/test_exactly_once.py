@@ -90,7 +90,7 @@ def test_a_suspended_reader_comes_back_and_nothing_is_lost_or_doubled(scene: Sce
     wait_for(lambda: scene.cluster.job("train").clients == 1, what="the reader to be given up", timeout=30)
     victim.go_on()
     _other, suspended = scene.ended()
-    assert any("was taken for gone" in text for text in suspended["warnings"])
+    assert any("was counted as lost" in text for text in suspended["warnings"])
     assert len(other.got) > 200
     scene.check_each_once(4_000, again=told_as_again(scene))
 

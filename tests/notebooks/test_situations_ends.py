@@ -143,7 +143,7 @@ def test_two_kernels_read_from_one_service_and_its_owner_is_killed(
         assert time.monotonic() - killed < 35
         nothing_is_left_of(own_kernel, places)
         assert "NotFoundError: no dsnb service" in other.fail("dsnb.connect()")
-        assert "nobody answers at" in other.fail("service.status()")
+        assert "no server answers at" in other.fail("service.status()")
         other.run("del elements\nwith dsnb.start(workers=1) as own: print(own.name)")
 
 

@@ -37,11 +37,11 @@ def test_a_wrong_address_is_said_while_it_is_still_tried() -> None:
         line = wait_for(lambda: reader.stderr.rpartition("\n")[0], what="a line about the wait", timeout=30)
         assert reader.popen.poll() is None, "it was said when it was too late"
         assert line == (
-            f"dsnb: nobody answers at 127.0.0.1:{port} yet (connection refused); still trying "
+            f"dsnb: no server answers at 127.0.0.1:{port} yet (connection refused); still trying "
             f"(services of yours here: digits ({service.target}))"
         )
         said = reader.wait_for_line("ENDED", timeout=CALL_TIMEOUT_S + 30)
-        assert said == f"ENDED UnavailableError nobody answers at 127.0.0.1:{port} (connection refused)"
+        assert said == f"ENDED UnavailableError no server answers at 127.0.0.1:{port} (connection refused)"
         assert reader.wait_for_exit() == 3
         assert reader.stderr.count("\n") == 1, "it was said once"
 
@@ -52,7 +52,7 @@ def test_a_worker_says_early_that_its_dispatcher_does_not_answer() -> None:
         port_of_nobody() as port,
         PythonProcess(["-m", "dsnb", "worker", "--dispatcher", f"127.0.0.1:{port}"]) as worker,
     ):
-        wait_for(lambda: f"nobody answers at 127.0.0.1:{port} yet" in worker.stderr, what="a line", timeout=30)
+        wait_for(lambda: f"no server answers at 127.0.0.1:{port} yet" in worker.stderr, what="a line", timeout=30)
         assert worker.popen.poll() is None
         assert worker.wait_for_exit(timeout=60) == 1
         assert "start the dispatcher first, or check dispatcher_address" in worker.stderr

@@ -97,7 +97,7 @@ def test_each_reader_of_a_cancelled_job_gets_an_error_that_says_who_did_it(servi
     def to_the_end(reader: Iterator[Any]) -> CancelledError:
         with pytest.raises(CancelledError, match=r"the job 'train' was cancelled by svc.cancel\(\) of ") as caught:
             numbers(reader)
-        assert caught.value.hint == "iterate the dataset again to begin the job anew"
+        assert caught.value.hint == "iterate the dataset again to start the job again"
         return caught.value
 
     run_in_threads([lambda: to_the_end(elements), lambda: to_the_end(other)])

@@ -389,11 +389,11 @@ def test_a_position_in_a_part_that_was_not_reached_joins_nothing(cluster: Cluste
     assert [*got, *numbers(again)] == list(range(10))
 
 
-@pytest.mark.filterwarnings("ignore:pass .* was read to its end already:dsnb.errors.DsnbWarning")
+@pytest.mark.filterwarnings("ignore:pass .* has already been read to its end:dsnb.errors.DsnbWarning")
 def test_the_warning_of_an_empty_pass_stands_at_the_line_that_reads(cluster: Cluster) -> None:
     numbers(read(R(5), cluster, job_name="j"))
     other = iter(read(R(5), cluster, job_name="j"))
-    with pytest.warns(DsnbWarning, match="pass 0 of job 'j' was read to its end") as told:
+    with pytest.warns(DsnbWarning, match="pass 0 of job 'j' has already been read to its end") as told:
         assert next(other, "empty") == "empty"
     assert told[0].filename == __file__
 

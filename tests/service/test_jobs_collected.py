@@ -105,7 +105,7 @@ def test_of_many_finished_jobs_the_newest_are_shown_and_the_others_are_counted(t
         assert with_runs == [job.name for job in status.jobs[-len(with_runs) :]], "the newest ones"
         assert TIMELINES_KEPT <= len(with_runs) < JOBS_KEPT // 2
 
-        with pytest.warns(DsnbWarning, match="pass 0 of job 'job 3' was read to its end already"):
+        with pytest.warns(DsnbWarning, match="pass 0 of job 'job 3' has already been read to its end"):
             assert list(again := job(3)) == []
         assert len(list(again)) == 20
         shown = cluster.job("job 3")
@@ -116,5 +116,5 @@ def test_of_many_finished_jobs_the_newest_are_shown_and_the_others_are_counted(t
         )
 
         cluster.restart_dispatcher()
-        with pytest.warns(DsnbWarning, match="pass 0 of job 'job 5' was read to its end already"):
+        with pytest.warns(DsnbWarning, match="pass 0 of job 'job 5' has already been read to its end"):
             assert list(job(5)) == []

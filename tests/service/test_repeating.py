@@ -57,7 +57,7 @@ def test_readers_that_repeat_one_job_for_ever_never_end_however_little_each_gets
 def test_a_counted_repeat_counts_the_passes_that_others_had(cluster: Cluster) -> None:
     before = read(R(5), cluster, job_name="j")
     assert [numbers(before) for _ in range(2)] == [list(range(5))] * 2
-    with pytest.warns(DsnbWarning, match="was read to its end already"):
+    with pytest.warns(DsnbWarning, match="has already been read to its end"):
         assert numbers(read(R(5), cluster, job_name="j").repeat(3)) == list(range(5))
     assert cluster.job("j").iteration == 2
 

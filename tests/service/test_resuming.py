@@ -283,7 +283,7 @@ def test_a_service_without_workers_says_so(cluster: Cluster) -> None:
         worker.stop()
     elements = iter(dataset)
     elements.load_state_dict(state)
-    with pytest.raises(FailedPreconditionError, match="no worker that could go on"):
+    with pytest.raises(FailedPreconditionError, match="no worker that could continue"):
         elements.start()
 
 

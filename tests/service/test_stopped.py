@@ -116,5 +116,5 @@ def test_an_address_that_another_process_has_now_is_asked() -> None:
     with Cluster(0) as cluster:
         pass
     port = int(cluster.address.rpartition(":")[2])
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(UnavailableError, match="nobody answers"):
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(UnavailableError, match="no server answers"):
         dsnb.connect(cluster.dispatcher.target)

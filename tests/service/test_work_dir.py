@@ -30,7 +30,7 @@ def test_a_service_that_is_started_again_in_its_folder_knows_jobs_and_token(tmp_
     with dsnb.start(workers=1, work_dir=tmp_path) as service:
         assert service.token == token
         again = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
-        with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0 of job 'train' was read to its end already"):
+        with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0 of job 'train' has already been read to its end"):
             assert list(again) == []
         assert len(list(again)) == 10
         assert [int(x) for x in dsnb.from_dataset_id("parallel_epochs", service, registered)] == [0, 1, 2, 3]
@@ -106,7 +106,7 @@ def test_a_registration_for_which_the_disk_is_full_is_an_error_and_leaves_no_fil
     with dsnb.start(workers=1, work_dir=tmp_path) as service:
         with failpoint_hook(full), pytest.raises(ResourceExhaustedError, match="keeping a pipeline in") as refused:
             dsnb.register_dataset(service, dataset)
-        assert "make room" in refused.value.hint
+        assert "free some space" in refused.value.hint
         assert len(list((tmp_path / "blobs").iterdir())) == passing - 1
         registered = dsnb.register_dataset(service, dataset)
         assert [int(x) for x in dsnb.from_dataset_id("parallel_epochs", service, registered)] == [0, 1, 2]

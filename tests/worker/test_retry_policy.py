@@ -22,7 +22,7 @@ def answering(answers: Sequence[object]) -> Callable[[], object]:
     return call
 
 
-AWAY = UnavailableError("nobody answers at host:1")
+AWAY = UnavailableError("no server answers at host:1")
 
 
 def test_an_answer_that_comes_late_is_an_answer() -> None:
@@ -40,7 +40,7 @@ def test_a_task_that_the_dispatcher_does_not_know_ends_without_an_error_for_read
 
 
 def test_an_absence_that_lasts_is_told_with_what_to_do() -> None:
-    with pytest.raises(DeadlineExceededError, match=r"nobody answers at host:1 for 0\.1 seconds") as error:
+    with pytest.raises(DeadlineExceededError, match=r"no server answers at host:1 for 0\.1 seconds") as error:
         RetryPolicy(seconds=0.1, given_up=lambda: False, connected=lambda: False)(answering([AWAY]))
     assert "its work_dir and port" in error.value.hint
     assert not is_element_error(error.value), "an absence of the dispatcher would be counted as an element"

@@ -30,7 +30,7 @@ class Dispatcher:
 
     def answer(self, request: SplitsRequest) -> SplitsReply:
         if self.down:
-            raise UnavailableError("nobody answers")
+            raise UnavailableError("no server answers")
         self.wants.append(request.want)
         reply: SplitsReply = self.service.call(request)
         return reply

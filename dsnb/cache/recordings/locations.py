@@ -40,7 +40,7 @@ def _parse_directory(name: str, given: str) -> str:
     directory = os.path.abspath(given)
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise InvalidArgumentError(
-            f"`{name}` is {directory}, which is a file", hint="pass a directory: it holds many files"
+            f"`{name}` is {directory}, which is a file", hint="pass a directory: a recording consists of many files"
         )
     return directory
 

@@ -262,7 +262,7 @@ class Recorder:
     def _fallback_without_thread(self, reader: RecordingReader) -> FallBackToPipeline:
         self._queue_warning(
             "no thread can be started to record",
-            "the pass goes on without the cache",
+            "the pass continues without the cache",
             "look for threads that do not end, and for limits of the container",
         )
         return FallBackToPipeline(self._entropy(), reader.position)
@@ -532,7 +532,7 @@ class Recorder:
         seen = any(reader.position for reader in self._readers)
         self._lost_count += seen or not already_reported
         again = self._lost_count <= _MAX_LOST_RECORDINGS and (self._repeatable() or not seen)
-        did = "it is recorded anew" if again else "nothing of it was used; the pass goes on without the cache"
+        did = "it is recorded anew" if again else "nothing of it was used; the pass continues without the cache"
         if not (already_reported and again):
             self._queue_warning(what.what, did, what.hint)
         if again:
@@ -560,7 +560,7 @@ class Recorder:
     def _disable(self, error: DsnbError) -> None:
         """Stop recording in this process: readers read what is available and then run the pipeline themselves."""
         if self._disabled_by is None:
-            self._queue_warning(error.what, error.did or "the pass goes on without the cache", error.hint)
+            self._queue_warning(error.what, error.did or "the pass continues without the cache", error.hint)
         self._disabled_by = self._disabled_by or error
         if self._opened:
             self._writer.drop_lease()

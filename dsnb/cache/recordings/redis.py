@@ -147,7 +147,7 @@ class RedisConnection:
 
     def _permission_error(self) -> PermissionDeniedError:
         return PermissionDeniedError(
-            f"the Redis server {self.address} asks for another user name or password",
+            f"the Redis server {self.address} rejects the user name or the password",
             did="nothing was recorded or read there",
             hint="put them into the address: redis://user:password@host:port/0",
         )
@@ -441,7 +441,7 @@ class RedisRecordings:
         if policy.startswith("allkeys") or (policy.startswith("volatile") and self._expire_s is not None):
             warn(
                 f"the Redis server {connection.address} may evict what is recorded (maxmemory-policy is {policy})",
-                "what it drops is noticed and recorded anew",
+                "dsnb notices what it drops, and records it again",
                 "set maxmemory-policy noeviction",
             )
         return first_difference(

@@ -84,7 +84,7 @@ class SplitRecording:
 
     def _disable(self, error: DsnbError) -> None:
         if self.disabled_by is None:
-            warn(error.what, error.did or "the pass goes on without the cache", error.hint)
+            warn(error.what, error.did or "the pass continues without the cache", error.hint)
         self.disabled_by = error
 
     def _refresh(self) -> None:

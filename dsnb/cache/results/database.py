@@ -61,7 +61,7 @@ def _foreign_error(path: Path) -> DsnbError:
     return FailedPreconditionError(
         f"{str(path)!r} is a database of another program",
         did="nothing in it was touched",
-        hint="give the cache a folder of its own, or its database another name",
+        hint="use a separate folder for the cache, or rename the database",
     )
 
 

@@ -356,7 +356,8 @@ def _check_function(function: Any) -> None:
         inspect.signature(function)
     except ValueError as error:
         raise InvalidArgumentError(
-            f"`function`: {function.__qualname__} does not tell its arguments", hint="write a function that calls it"
+            f"`function`: {function.__qualname__} has arguments that cannot be inspected",
+            hint="write a function that calls it",
         ) from error
     for name, is_such in (
         ("a generator", inspect.isgeneratorfunction),

@@ -121,7 +121,7 @@ class _PartsBuilder:
         what = f"the result{' at ' + path if path else ''} is a {type_name(type(value))}"
         if not self._pickles:
             raise NotSerializableError(
-                f"{what}, which has no form of its own",
+                f"{what}, which cannot be stored without pickle",
                 hint="return arrays, numbers, text and structures of them; give its class `to_cache` and `from_cache`; "
                 "or allow pickles=True",
             )
@@ -200,7 +200,7 @@ def read_result(directory: Path, model_storage: ModelStorage, *, name: str, pick
 
     def load_pickle(number: int) -> Any:
         if not pickles:
-            raise DataLossError("the result holds a pickle, and pickles are not allowed")
+            raise DataLossError("the result contains a pickle, and pickles are not allowed")
         return pickle.loads((directory / _PICKLES / str(number)).read_bytes())
 
     def build(node: Tree) -> Any:

@@ -369,9 +369,9 @@ def _check_directory(database: Path) -> None:
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise FailedPreconditionError(
-            f"the folder {str(database.parent)!r} is not empty, and is no cache: it holds {others[0]!r}{more}",
+            f"the folder {str(database.parent)!r} is not empty, and is not a cache: it contains {others[0]!r}{more}",
             did="nothing was opened, and nothing in it was touched",
-            hint="give the cache a folder of its own; it need not be there yet",
+            hint="use a separate folder for the cache; it does not have to exist yet",
         )
 
 

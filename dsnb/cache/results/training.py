@@ -329,7 +329,7 @@ def _check_directory(given: str | os.PathLike[str]) -> Path:
             raise InvalidArgumentError(
                 f"`directory` is {str(folder)!r}, which is {name} or above it",
                 did="nothing was opened",
-                hint="give the cache a folder of its own",
+                hint="use a separate folder for the cache",
             )
     return folder
 

@@ -402,7 +402,7 @@ def unknown_client_error(client_id: str) -> NotFoundError:
     """The error for a client that the dispatcher does not know, or no longer knows."""
     return NotFoundError(
         f"Unknown iteration client id {client_id}",
-        did="its place was given up: it was not heard of for longer than client_timeout_ms",
+        did="it was removed: the dispatcher did not hear from it for longer than client_timeout_ms",
         hint="iterate the dataset again; raise DispatcherConfig(client_timeout_ms=...) if clients pause for long",
     )
 
@@ -429,7 +429,7 @@ def _get_or_create_job(core: Context, request: JoinRequest) -> Job:
         )
     )
     if request.job_name:  # an anonymous job is created for each iteration of a plain loop: not worth an request
-        core.instruct(e.Announce(level="info", text=f"job {name!r} was made ({request.mode})"))
+        core.instruct(e.Announce(level="info", text=f"job {name!r} was created ({request.mode})"))
     return core.state.jobs[name]
 
 

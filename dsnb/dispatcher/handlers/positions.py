@@ -110,7 +110,7 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
         return
     if not _available_workers(core):
         raise FailedPreconditionError(
-            "the service has no worker that could go on from the reading position",
+            "the service has no worker that could continue from the reading position",
             did="no pass was begun",
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )

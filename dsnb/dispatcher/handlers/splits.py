@@ -88,7 +88,7 @@ def _check_cursor(task: Task, request: SplitsRequest) -> None:
         return  # a late request for an older repetition; `assign_splits` answers it with `done`
     if request.cursor != expected:
         raise FailedPreconditionError(
-            f"the task {task.task_id} asks for splits from {request.cursor} on, and had {expected}",
+            f"the task {task.task_id} requested splits from {request.cursor} on, but had {expected}",
             did="no split was given",
         )
 

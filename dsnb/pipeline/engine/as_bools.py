@@ -34,7 +34,7 @@ def _not_a_bool(name: str, answer: Any, cause: Exception) -> InvalidArgumentErro
     shape = f" of shape {answer.shape}" if isinstance(answer, np.ndarray) else ""
     error = InvalidArgumentError(
         f"the function of {name} answered with {type(answer).__name__}{shape}, which is neither true nor false",
-        did="the element was left out; reading goes on with the next",
+        did="the element was left out; reading continues with the next",
         hint="return one truth value, for instance (x > 0).all()",
     )
     error.__cause__ = cause

@@ -198,7 +198,7 @@ def unequal_error(what: str, its: Any, first: Any, number: int) -> InvalidArgume
     cure = {"shape": "by cropping or padding", "dtype": "with x.astype(...)", "type": "with x.decode() or str(x)"}[what]
     return InvalidArgumentError(
         f"element {number} has the {what} {its}, the first of its batch {first}",
-        did="the element was left out; reading goes on with the next",
+        did="the element was left out; reading continues with the next",
         hint=f"make the {what}s equal before `batch`, for instance in `map` {cure}",
     )
 
@@ -206,6 +206,6 @@ def unequal_error(what: str, its: Any, first: Any, number: int) -> InvalidArgume
 def _ends_in_nul(value: Any, number: int) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"element {number} is {type(value).__name__} that ends in a NUL; an array of text would drop it",
-        did="the element was left out; reading goes on with the next",
+        did="the element was left out; reading continues with the next",
         hint="decode binary records to arrays in `map` before `batch`, as with np.frombuffer(record, np.uint8)",
     )

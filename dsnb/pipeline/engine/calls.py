@@ -103,7 +103,7 @@ class UserFunction:
         name = type(failure).__name__
         error = UserCodeError(
             f"the function of {self.operation} raised {name}",
-            did="it stands for this one element; reading goes on with the next",
+            did="the error replaces this one element; reading continues with the next",
             hint="raise another exception: this one means control flow to Python",
         )
         error.__cause__ = failure

@@ -61,6 +61,6 @@ class InnerDatasets:
             return operation
         raise InvalidArgumentError(
             f"the function of {self._function.operation} returned {type(made).__name__}, not a Dataset",
-            did="the element was left out; reading goes on with the next",
+            did="the element was left out; reading continues with the next",
             hint="return a dsnb.Dataset, for instance Dataset.from_tensor_slices(values)",
         )

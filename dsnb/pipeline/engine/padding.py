@@ -17,7 +17,7 @@ from dsnb.pipeline.engine.assemble import Array, UnbatchableElement, as_array, s
 from dsnb.pipeline.engine.to_numpy import mismatch
 
 Shape = tuple[int | None, ...]
-_LEFT_OUT = "the element was left out; reading goes on with the next"
+_LEFT_OUT = "the element was left out; reading continues with the next"
 
 
 class Padding(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ def _size_of(size: Any) -> int:
 
 def _no_shape(given: Any) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"`padded_shapes` holds {given!r}, which is no shape",
+        f"`padded_shapes` contains {given!r}, which is not a shape",
         hint="for each leaf pass its sizes, None where the largest of the batch counts: [None, 28]",
     )
 

@@ -84,7 +84,7 @@ def no_position_error(obstacle: str, hint: str = "") -> FailedPreconditionError:
     """Return the error for a pipeline that has no exact reading position."""
     return FailedPreconditionError(
         f"there is no exact reading position here: {obstacle}",
-        did="no position was taken; reading goes on",
+        did="no position was taken; reading continues",
         hint=hint or "docs/resuming.md tells what makes each operation exact",
     )
 

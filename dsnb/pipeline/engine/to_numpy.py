@@ -29,7 +29,7 @@ _PYTHON_NUMBERS: Final[dict[type, type[np.generic]]] = {
 }
 _DTYPE: Final = attrgetter("dtype")
 _HAS_OBJECT: Final = attrgetter("hasobject")
-_DID: Final = "the element was left out; reading goes on with the next"
+_DID: Final = "the element was left out; reading continues with the next"
 _ARRAY_TYPES: Final = {np.ndarray}
 _UNCHANGED_TYPES: Final = IMMUTABLE - _PYTHON_NUMBERS.keys() - {type(None)}
 

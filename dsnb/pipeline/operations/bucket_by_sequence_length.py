@@ -62,7 +62,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgumentError(
                 "When pad_to_bucket_boundary=True, elements must have length < max(bucket_boundaries): "
                 f"an element has the length {length}",
-                did="the element was left out; reading goes on with the next",
+                did="the element was left out; reading continues with the next",
                 hint="add a boundary, or cut or filter the long ones before",
             )
         return bucket

@@ -160,7 +160,7 @@ class Cache(Unchanged, frozen=True, kw_only=True):
         drawing = next(_unseeded(self.inputs[0]), None)
         if drawing is not None:
             warn(
-                f"{drawing.name} draws anew in each pass, but {self.name} behind it keeps what one pass drew",
+                f"{drawing.name} draws new random values in each pass, but {self.name} keeps those of one pass",
                 "later passes will replay the order of the first",
                 f"draw behind it, as in .cache(...).shuffle(...); or give {drawing.name} a seed, if one order is meant",
             )

@@ -60,7 +60,7 @@ class ChooseStage(SelectStage):
         if not 0 <= index < self._count:
             raise InvalidArgumentError(
                 f"the choice {draw!r} is no number of one of {self._count} datasets",
-                did="the choice was left out; reading goes on with the next",
+                did="the choice was left out; reading continues with the next",
                 hint=f"let `choice_dataset` give whole numbers from 0 to {self._count - 1}",
             )
         return index

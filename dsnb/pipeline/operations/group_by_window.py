@@ -116,7 +116,7 @@ class GroupStage(CallingStage):
             if size < 1:
                 raise InvalidArgumentError(
                     f"Window size must be greater than zero, but got {size} for the key {key}",
-                    did="the element was left out; reading goes on with the next",
+                    did="the element was left out; reading continues with the next",
                     hint="return 1 or more from `window_size_func`",
                 )
         self._sizes[key] = size
@@ -141,6 +141,6 @@ def _integer(name: str, what: str, value: Any) -> int:
     except TypeError:
         raise InvalidArgumentError(
             f"{what} of {name} is {value!r} ({type(value).__name__}), not a whole number",
-            did="the element was left out; reading goes on with the next",
+            did="the element was left out; reading continues with the next",
             hint="return an int",
         ) from None

@@ -135,6 +135,6 @@ def _mismatch_error(column: Array, first: Array) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"a batch has rows of the shape {column.shape[1:]} and the dtype {column.dtype}, the first one of "
         f"{first.shape[1:]} and {first.dtype}",
-        did="the batch was left out; reading goes on with the next",
+        did="the batch was left out; reading continues with the next",
         hint="make them equal before `rebatch`, for instance in `map`",
     )

@@ -50,7 +50,7 @@ class ScanStage(ResultsStage):
             raise InvalidArgumentError(
                 "The scan function must return a pair comprising the new state and the output value, "
                 f"and {self.name} returned {type(result).__name__}",
-                did="it stands for this one element; the state stays, and reading goes on with the next",
+                did="the error replaces this one element; the state is unchanged, and reading continues with the next",
                 hint="return new_state, output",
             )
         state, output = result

@@ -45,7 +45,7 @@ class Shard(SameSpec, frozen=True, kw_only=True):
         """
         if self.is_hint:
             raise FailedPreconditionError(
-                f"{self.name} is filled in by the workers of a job, and nobody has done it",
+                f"{self.name} is filled in by the workers of a job; here, no worker did",
                 did="nothing was read",
                 hint="distribute it with ShardingPolicy.HINT, or give numbers: shard(2, 0)",
             )

@@ -93,13 +93,13 @@ def columns_of_rows(element: Any) -> list[np.ndarray[Any, Any]]:
     if not arrays or any(not array.ndim for array in arrays):
         raise InvalidArgumentError(
             "an element that is to be unbatched holds a leaf without dimensions",
-            did="the element was left out; reading goes on with the next",
+            did="the element was left out; reading continues with the next",
             hint="return arrays with one row for each element, for instance with np.array(...) in `map`",
         )
     if len({len(array) for array in arrays}) > 1:
         raise InvalidArgumentError(
             f"an element that is to be unbatched holds leaves of {[len(array) for array in arrays]} rows",
-            did="the element was left out; reading goes on with the next",
+            did="the element was left out; reading continues with the next",
             hint="make the first dimensions equal",
         )
     return arrays

@@ -179,6 +179,6 @@ def _spec_mismatch_error(spec: TensorSpec, leaf: Any) -> InvalidArgumentError:
         found = type(leaf).__name__
     return InvalidArgumentError(
         f"the generator yielded {found} where its element spec says {spec}",
-        did="the element was left out; reading goes on with the next",
+        did="the element was left out; reading continues with the next",
         hint="yield what the element spec says, or leave `element_spec` out",
     )

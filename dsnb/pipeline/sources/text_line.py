@@ -88,7 +88,7 @@ class TextLinesStage(SourceStage):
             return failure
         return DataLossError(
             f"{self._path} cannot be unpacked ({failure})",
-            did="the rest of the file was left out; reading goes on with the next file",
+            did="the rest of the file was left out; reading continues with the next file",
             hint='write it again; `compression_type` is "GZIP", "ZLIB" or "" for a file that is not compressed',
         )
 

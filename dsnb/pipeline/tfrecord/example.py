@@ -217,7 +217,7 @@ def _with_spec(name: str, spec: Any, found: tuple[int, Values] | None, defaults:
         if None not in spec.shape:
             raise InvalidArgumentError(
                 f"a record has no feature {name!r}",
-                did="the element was left out; reading goes on with the next",
+                did="the element was left out; reading continues with the next",
                 hint=f"parse_example(..., defaults={{{name!r}: ...}}), or a spec with a size of None",
             )
         return _shaped(
@@ -226,7 +226,7 @@ def _with_spec(name: str, spec: Any, found: tuple[int, Values] | None, defaults:
     if kind != _kind_of(spec.dtype):
         raise InvalidArgumentError(
             f"the feature {name!r} holds {_KINDS[kind]}, and {spec} is wanted",
-            did="the element was left out; reading goes on with the next",
+            did="the element was left out; reading continues with the next",
             hint="ask for a dtype of that kind, and convert it in the next `map`",
         )
     if kind != _BYTES_LIST:
@@ -251,7 +251,7 @@ def _text_array(name: str, dtype: np.dtype[Any], values: Any) -> Array:
     except UnbatchableElement as odd:
         raise InvalidArgumentError(
             f"the feature {name!r} holds bytes that end in a NUL; an array of text would drop it",
-            did="the element was left out; reading goes on with the next",
+            did="the element was left out; reading continues with the next",
             hint="ask for it with the shape () if it is a single value",
         ) from odd
 
@@ -263,7 +263,7 @@ def _shaped(name: str, spec: TensorSpec, array: Array) -> Any:
     if not fits:
         raise InvalidArgumentError(
             f"the feature {name!r} holds {array.size} value(s), and {spec} is wanted",
-            did="the element was left out; reading goes on with the next",
+            did="the element was left out; reading continues with the next",
             hint="give it its shape, with at most one None for a size that varies",
         )
     shaped = array.reshape(sizes)

@@ -60,7 +60,9 @@ class RecordReader:
         data = self._buffer[begin : begin + length]
         (checksum,) = CHECKSUM.unpack_from(self._buffer, begin + length)
         if masked_crc32c(data) != checksum:
-            raise self._damaged(offset, "has data that do not go with their checksum", "reading goes on with the next")
+            raise self._damaged(
+                offset, "has data that do not go with their checksum", "reading continues with the next"
+            )
         return data
 
     def _fill(self, count: int) -> bool:
@@ -91,7 +93,7 @@ class RecordReader:
 
     def _give_up(self, offset: int, what: str) -> DataLossError:
         self._rest_unreadable = True
-        return self._damaged(offset, what, "the rest of the file was left out; reading goes on with the next file")
+        return self._damaged(offset, what, "the rest of the file was left out; reading continues with the next file")
 
     def _damaged(self, offset: int, what: str, did: str) -> DataLossError:
         return DataLossError(

@@ -162,7 +162,7 @@ def test_an_empty_dataset_is_recorded_as_one(where: str | None) -> None:
 
 def test_an_unseeded_shuffle_is_recorded_in_one_order_which_is_told_once(where: str | None) -> None:
     with pytest.warns(
-        CacheWarning, match=rf"(?s)shuffle\({N}\) draws anew in each pass.* or give shuffle\({N}\) a seed"
+        CacheWarning, match=rf"(?s)shuffle\({N}\) draws new random values in each pass.* or give shuffle\({N}\) a seed"
     ) as told:
         ds = Dataset.range(N).shuffle(N).cache(where)
     assert [Path(one.filename) for one in told] == [Path(__file__)]
@@ -195,7 +195,7 @@ def test_all_that_draws_without_a_seed_is_named(tmp_path: Path) -> None:
         (Dataset.list_files(str(tmp_path / "a")), r"list_files\(1\)"),
         (Dataset.zip(numbers, numbers.shuffle(3).batch(2).unbatch()), r"shuffle\(3\)"),
     ]:
-        with pytest.warns(CacheWarning, match=f"^{name} draws anew"):
+        with pytest.warns(CacheWarning, match=f"^{name} draws new random values"):
             kept = ds.cache()
         kept.map(lambda *x: x).cache()  # of one order by now: told of no more
 
