@@ -142,7 +142,9 @@ def test_line_059_an_id_keeps_the_pipeline_that_it_was_first_given(cluster: Make
     assert numbers(data) == [0, 2, 4]
     assert dsnb.register_dataset(one.service, times(2), dataset_id="mine") == "mine"
     remedy = r"svc\.forget\(dataset_id='mine'\)"
-    with pytest.warns(DsnbWarning, match=rf"belongs to another pipeline and stays with it: .*inside .*<lambda>.* differs.*{remedy}") as told:
+    with pytest.warns(
+        DsnbWarning, match=rf"belongs to another pipeline and stays with it: .*inside .*<lambda>.* differs.*{remedy}"
+    ) as told:
         assert dsnb.register_dataset(one.service, times(3), dataset_id="mine") == "mine"
     assert told[0].filename == __file__
     with pytest.warns(DsnbWarning, match=r"the first operation that differs is range\(9\), before it was range\(3\)"):
