@@ -267,7 +267,7 @@ def translate_os_error(error: OSError, doing: str, did: str = "") -> DsnbError:
     """
     what = f"{doing} failed: {error.strerror or error}"
     if error.errno in _FULL:
-        return ResourceExhaustedError(what, did=did, hint="make room there, or give another folder")
+        return ResourceExhaustedError(what, did=did, hint="free some space there, or use another folder")
     if error.errno in _FORBIDDEN:
         return PermissionDeniedError(what, did=did, hint="give a folder that this user may write to")
     return UnavailableError(what, did=did, hint="look whether the disk or the mount is in order")
