@@ -55,7 +55,7 @@ def test_rounds_stay_whole_when_a_worker_is_killed_and_what_it_took_is_told_in_t
         gone = next(turn for turn in range(1000) if numbers.count(turn) < 2)
         assert numbers == sorted([*range(gone), *range(len(rows) - gone)])
         told = [str(one.message) for one in caught if issubclass(one.category, DataLossWarning)]
-        assert sum("what not all consumers had of it will not come" in text for text in told) == 3
+        assert sum("elements that not all consumers received will not arrive" in text for text in told) == 3
         rounds = cluster.job("job").rounds
         assert rounds is not None
         assert (len(rounds.workers), rounds.halted, rounds.waits_for) == (1, False, "")
