@@ -146,20 +146,30 @@ class _Signature:
         self._check_complete(given, kwargs)
         return given, named
 
+    def rules(self) -> dict[str, Rule | None]:
+        """The rule of each parameter that has one, `*args` included; None for a parameter without a rule."""
+        if not self._inspected:
+            self._inspect()
+        rest = [self._rest] if self._rest is not None else []
+        return {**dict(self._positional), **self._by_keyword, **dict(rest)}
+
     def _inspect(self) -> None:
         parameters = inspect.signature(self._function).parameters.values()
         rules = {one.name: self._rules.get(one.name) or _BY_ANNOTATION.get(one.annotation) for one in parameters}
-        by_kind = {kind: [one for one in parameters if one.kind is kind] for kind in inspect._ParameterKind}
-        only, either = by_kind[inspect.Parameter.POSITIONAL_ONLY], by_kind[inspect.Parameter.POSITIONAL_OR_KEYWORD]
-        keyword = [*either, *by_kind[inspect.Parameter.KEYWORD_ONLY]]
+
+        def of(kind: Any) -> list[inspect.Parameter]:
+            return [one for one in parameters if one.kind is kind]
+
+        only, either = of(inspect.Parameter.POSITIONAL_ONLY), of(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        keyword = [*either, *of(inspect.Parameter.KEYWORD_ONLY)]
         self._positional = [(one.name, rules[one.name]) for one in (*only, *either)]
         self._by_keyword = {one.name: rules[one.name] for one in keyword}
         self._required = [one.name for one in (*only, *keyword) if one.default is one.empty]
         last = max((at for at, one in enumerate((*only, *either)) if one.default is one.empty), default=-1)
         self._sufficient_count = last + 1 if len(self._required) <= last + 1 else sys.maxsize
         """With at least this many positional arguments and no others, no argument is missing."""
-        self._rest = next(((one.name, rules[one.name]) for one in by_kind[inspect.Parameter.VAR_POSITIONAL]), None)
-        self._takes_any_keyword = bool(by_kind[inspect.Parameter.VAR_KEYWORD])
+        self._rest = next(((one.name, rules[one.name]) for one in of(inspect.Parameter.VAR_POSITIONAL)), None)
+        self._takes_any_keyword = bool(of(inspect.Parameter.VAR_KEYWORD))
         self._inspected = True
 
     def _surplus(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

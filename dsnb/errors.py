@@ -55,7 +55,7 @@ class DsnbError(Exception):
 
     Args:
         what: What happened, with the value, the variable or the address.
-        did: What dsnb did about it ("nothing was started", "reading goes on").
+        did: What dsnb did about it ("nothing was started", "reading continues").
         hint: What to try.
 
     Example:

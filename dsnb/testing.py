@@ -136,7 +136,7 @@ def _rows(outcome: Outcome) -> Iterator[Any]:
         return
     arrays = [np.frombuffer(leaf[3], np.dtype(leaf[1])).reshape(leaf[2]) for leaf in leaves]
     for row in zip(*arrays, strict=True):
-        yield (structure, *((array.shape, array.tobytes()) for array in row))
+        yield (structure, *((array.shape, _narrowed(np.asarray(array)).tobytes()) for array in row))
 
 
 def _check_for(operation: Operation) -> _Check:
@@ -189,8 +189,16 @@ def _leaf(leaf: Any) -> tuple[Any, ...]:
     if isinstance(leaf, (np.ndarray, np.generic)):
         array = np.asarray(leaf)
         if not array.dtype.hasobject:
+            array = _narrowed(array)
             return "array", array.dtype.str, array.shape, array.tobytes()
     return type(leaf).__name__, leaf
+
+
+def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Text in the narrowest dtype: the width of an array of text depends on which elements travel together."""
+    if array.dtype.kind not in "US":
+        return array
+    return array.astype(f"{array.dtype.kind}{np.strings.str_len(array).max(initial=1)}")
 
 
 def _shown(outcome: Any) -> str:

@@ -16,9 +16,13 @@ from typing import Final, Literal
 
 import xxhash
 
-FileComparison = Literal["change", "content", "strict", "pattern"]
+from dsnb.errors import DsnbError
+from dsnb.storage import urls
+
+FileComparison = Literal["change", "content", "strict", "pattern", "url"]
 """How a file is compared. "change": by size and modification time. "content": by size and hash. "strict": by size,
-modification time, status change time and inode. "pattern": the path is a pattern, compared by the files that match."""
+modification time, status change time and inode. "pattern": the path is a pattern, compared by the files that match.
+"url": the path is a URL, compared by the size and version that its store reports."""
 
 FileState = tuple[FileComparison, str, str]
 """How the file is compared, its path, and its state as text."""
@@ -57,6 +61,15 @@ class OpenedFiles:
     def add_pattern(self, pattern: str, found: Sequence[str]) -> None:
         """Note the files that a pattern matched."""
         self.add_states([("pattern", pattern, _describe_matches(found))])
+
+    def add_url(self, url: str, version: str | None) -> None:
+        """Note a file that was opened by its URL.
+
+        Args:
+            url: The file.
+            version: Its `urls.version_text`; None if the file does not exist.
+        """
+        self.add_states([("url", url, version or _MISSING)])
 
     def add_states(self, states: Iterable[FileState]) -> None:
         """Add the states that were noted when something was made that is used now."""
@@ -124,30 +137,43 @@ def add_file_states(states: Iterable[FileState]) -> None:
 
 def file_states(paths: Iterable[str], comparison: FileComparison) -> tuple[FileState, ...]:
     """The states of files now."""
-    return tuple((comparison, path, _describe_state(comparison, _stat(path), path)) for path in paths)
+    kinds: list[tuple[FileComparison, str]] = [("url" if urls.is_url(path) else comparison, path) for path in paths]
+    return tuple((kind, path, _state_now(kind, path)) for kind, path in kinds)
 
 
 def first_change(states: Iterable[FileState]) -> str:
     """Describe the first file that is not in its noted state; "" if all are."""
     for comparison, name, state in states:
-        now = (
-            _describe_matches(glob_files(name))
-            if comparison == "pattern"
-            else _describe_state(comparison, _stat(name), name)
-        )
+        now = _state_now(comparison, name)
         if now != state:
             return _describe_change(comparison, name, state, now)
     return ""
 
 
+def _state_now(comparison: FileComparison, name: str) -> str:
+    if comparison == "pattern":
+        return _describe_matches(glob_files(name))
+    return _url_state(name) if comparison == "url" else _describe_state(comparison, _stat(name), name)
+
+
+def _url_state(url: str) -> str:
+    try:
+        return urls.version_text(url) or _MISSING
+    except (DsnbError, OSError) as error:  # a result that cannot be compared is made again
+        return f"cannot be reached ({type(error).__name__})"
+
+
 def glob_files(pattern: str) -> list[str]:
     """The files that a pattern matches, sorted."""
+    if urls.is_url(pattern):
+        return urls.matching_urls(pattern)
     return sorted(glob.glob(pattern, recursive=True))
 
 
 def _describe_change(comparison: FileComparison, name: str, state: str, now: str) -> str:
     if comparison == "pattern":
         return f"the files that match {name}: {state.partition(' (')[0]} are now {now.partition(' (')[0]}, or others"
+    name = urls.shown(name)
     if state == _CHANGED_WHILE_READ:
         return f"the file {name} {_CHANGED_WHILE_READ}"
     if now == _MISSING:

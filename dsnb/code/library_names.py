@@ -38,17 +38,18 @@ def package_of(name: str) -> tuple[str, str]:
     # A namespace package of several distributions (google of google.protobuf) has no version of its own.
     for length in range(1, len(parts) + 1):
         package = ".".join(parts[:length])
-        version = _version(package)
+        version = installed_version(package)
         if version:
             return package, version
     return parts[0], _version_by_files(parts[0])
 
 
-def _version(package: str) -> str:
+def installed_version(package: str) -> str:
+    """The version of a package: its `__version__`, else that of its distribution; empty if it has none here."""
     module = sys.modules.get(package)
     version = namespace(module).get("__version__") if isinstance(module, ModuleType) else None
     if isinstance(version, str):
-        return version
+        return str(version)  # that of torch is an instance of a subclass
     from importlib import metadata  # deferred: importing it takes as long as much of dsnb
 
     try:
@@ -61,7 +62,7 @@ def _version_by_files(package: str) -> str:
     if package == _OURS:
         return "?"  # runs from a checkout that was never installed
     names = _distributions().get(package, [])
-    return ", ".join(sorted(f"{name} {_version(name)}" for name in set(names))) or "?"
+    return ", ".join(sorted(f"{name} {installed_version(name)}" for name in set(names))) or "?"
 
 
 @lru_cache(maxsize=1)

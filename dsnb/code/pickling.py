@@ -19,11 +19,12 @@ import functools
 import pickle
 import sys
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO, TextIOWrapper
-from types import FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, ClassVar
 
 import cloudpickle as _cloudpickle
 import numpy as np
@@ -53,6 +54,12 @@ cloudpickle: Any = _cloudpickle  # Any: cloudpickle has no annotations
 _registry_lock = threading.RLock()
 
 
+def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    # cloudpickle 3.1.3 and later replace the name of the file, from which tracebacks take the cell and its source.
+    _, arguments, *_ = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _code_in_file, (arguments, code.co_filename)
+
+
 class Pickler(_cloudpickle.Pickler):
     """Pickles one graph.
 
@@ -62,6 +69,8 @@ class Pickler(_cloudpickle.Pickler):
         by_name: Whether a user's exception may be restored as the class with its name in the restoring process.
         sources: The modules that functions import when they run.
     """
+
+    dispatch_table: ClassVar = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)  # type: ignore[misc]  # cloudpickle does the same
 
     def __init__(
         self,
@@ -266,6 +275,10 @@ class _ModuleNamespace:
 
 class _PendingNames:
     """Replaces, in the pickle, the module names still unwritten at the time when the pickler reaches this object."""
+
+
+def _code_in_file(arguments: tuple[Any, ...], filename: str) -> CodeType:
+    return CodeType(*arguments).replace(co_filename=filename)
 
 
 def _make_empty_module(importer: Importer | None, names: dict[str, Any]) -> ModuleType:

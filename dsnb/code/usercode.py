@@ -80,6 +80,8 @@ def extension_module(name: str | None) -> ModuleType | None:
 
 def namespace(module: ModuleType) -> dict[str, Any]:
     """A module's names, without triggering the import of a lazily loaded module."""
+    if not issubclass(type(module), ModuleType):  # the library objects of cffi: `isinstance` takes them for modules
+        return {"__name__": "builtins"}  # no user code
     names = object.__getattribute__(module, "__dict__")
     assert isinstance(names, dict)
     return names
@@ -106,13 +108,13 @@ def _is_users(name: str, file: str | None, *, bare: bool) -> bool:
     if file is not None and os.path.isabs(file):
         return not _is_installed(file)
     if top in sys.stdlib_module_names or file is not None:
-        return False  # torch.ops and the like have a relative `__file__`, "_ops.py"
+        return False  # torch.ops and similar modules have a relative `__file__`, "_ops.py"
     package = sys.modules.get(top)
     if package is not None and top != name:
         return is_user_module(package)
     # No file and no import spec: user code if it was made in a cell by types.ModuleType(...), but not if it is one of
-    # Cython's internal modules.
-    return bare and not top.startswith(("_cython_", "cython_runtime"))
+    # Cython's internal modules, or that of the package cryptography.
+    return bare and not top.startswith(("_cython_", "cython_runtime", "_openssl"))
 
 
 def _is_installed(file: str) -> bool:

@@ -26,7 +26,7 @@ STR = np.dtype("U")
 _ADDED = 2
 """The value of `dtype.isbuiltin` for a dtype that another package registered."""
 _ADDED_NAMES = re.compile(r"bfloat16|float[468]_e\w+|u?int[124]|b?complex32")
-"""Names of the dtypes of ml_dtypes. Their `dtype.str` is ambiguous: "V2" and the like."""
+"""Names of the dtypes of ml_dtypes. Their `dtype.str` is ambiguous, as in "V2"."""
 
 
 _shape: Final = each(
@@ -104,7 +104,7 @@ def dtype_to_text(dtype: np.dtype[Any]) -> str:
         >>> dtype_to_text(np.dtype(np.float32))
         '<f4'
     """
-    # The `str` of a record dtype is "|V8" or the like: its size, without its fields.
+    # The `str` of a record dtype is its size without its fields, as in "|V8".
     return _short_text(dtype) if dtype.names is None else json.dumps(_plain_dtype(dtype), separators=(",", ":"))
 
 

@@ -309,9 +309,9 @@ def _flatten(element: Any) -> list[Any]:
 
 def structure_to_json(structure: Structure) -> str:
     """The structure as compact JSON."""
-    if not structure._text:
+    if not structure._text:  # noqa: SLF001 - a cache of this function alone
         object.__setattr__(structure, "_text", json.dumps(_plain(structure), separators=(",", ":")))
-    return structure._text
+    return structure._text  # noqa: SLF001
 
 
 @lru_cache(maxsize=256)

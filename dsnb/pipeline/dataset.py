@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from dsnb.arguments import (
     anything,
@@ -26,11 +26,15 @@ from dsnb.arguments import (
     seconds,
     short_repr,
 )
-from dsnb.cache.recordings.locations import parse_location, supports_expiry, without_password
+from dsnb.cache.recordings.locations import parse_location, supports_expiry
 from dsnb.cache.recordings.memory import RecordingMemory
 from dsnb.elements.spec import spec_rule
 from dsnb.elements.structure import flatten, structure_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.frameworks.jax_arrays import jax_placement
+from dsnb.frameworks.placement import Placement
+from dsnb.frameworks.torch_loader import make_loader
+from dsnb.frameworks.torch_tensors import torch_placement
 from dsnb.pipeline import validate
 from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.engine.padding import Padding
@@ -42,13 +46,16 @@ from dsnb.pipeline.operations.cache import CHUNK_BYTES, LEASE_S, Cache
 from dsnb.pipeline.operations.choose_from_datasets import ChooseFromDatasets
 from dsnb.pipeline.operations.concatenate import Concatenate
 from dsnb.pipeline.operations.enumerate import Enumerate
+from dsnb.pipeline.operations.fetch_items import random_access
 from dsnb.pipeline.operations.filter import Filter
 from dsnb.pipeline.operations.flat_map import FlatMap
 from dsnb.pipeline.operations.group_by_window import GroupByWindow
+from dsnb.pipeline.operations.ignore_errors import IgnoreErrors
 from dsnb.pipeline.operations.interleave import DEFAULT_CYCLE, Interleave
 from dsnb.pipeline.operations.map import Map
 from dsnb.pipeline.operations.padded_batch import PaddedBatch
 from dsnb.pipeline.operations.prefetch import Prefetch
+from dsnb.pipeline.operations.random_map import RandomMap
 from dsnb.pipeline.operations.rebatch import Rebatch
 from dsnb.pipeline.operations.repeat import Repeat
 from dsnb.pipeline.operations.replicate import Replicate
@@ -64,10 +71,14 @@ from dsnb.pipeline.operations.unique import Unique
 from dsnb.pipeline.operations.window import Window
 from dsnb.pipeline.operations.with_options import Options, WithOptions, options_of, options_rule
 from dsnb.pipeline.operations.zip import Zip
+from dsnb.pipeline.peeked_element import PeekedElement
 from dsnb.pipeline.position import DatasetIteration, IterationCounter
+from dsnb.pipeline.reading import first_element, reduced, single_element
+from dsnb.pipeline.seen_specs import seen_spec
 from dsnb.pipeline.sources.arrays import column_of, flatten_input, tensor_of
 from dsnb.pipeline.sources.files import ListFiles, Pattern, matching_files, paths
 from dsnb.pipeline.sources.generator import Generator
+from dsnb.pipeline.sources.random_numbers import RandomNumbers
 from dsnb.pipeline.sources.range import Range
 from dsnb.pipeline.sources.slices import Slices
 from dsnb.pipeline.sources.tensors import Tensors
@@ -84,6 +95,7 @@ from dsnb.pipeline.validate import (
     seed,
     weights_or_equal,
 )
+from dsnb.storage.urls import without_password
 
 AUTOTUNE: Final = validate.AUTOTUNE
 """For `num_parallel_calls` and `buffer_size`: dsnb chooses the value by measuring while the pipeline runs."""
@@ -94,9 +106,18 @@ _BOUND = integer()
 _ROWS = integer(1)
 _generator = partial(
     function,
-    hint="pass the function, not its result: from_generator(rows), not from_generator(rows()); it is called anew for "
+    hint="pass the function, not its result: from_generator(rows), not from_generator(rows()); it is called again for "
     "each pass",
 )
+
+
+def _pinning(name: str, value: Any) -> bool | str:
+    """Check and return whether to use page-locked memory."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"`{name}` is {short_repr(value)}", hint='pass True, False or "auto"')
+    return value
 
 
 def _batch_sizes(name: str, value: Any) -> tuple[int, ...]:
@@ -115,10 +136,10 @@ class Dataset:
     """A pipeline: a source of elements, and operations on them. Immutable; each method returns a new dataset.
 
     Elements are NumPy: arrays are read-only, Python numbers become NumPy scalars, `str` and `bytes` stay, and so do the
-    tuples, dicts, lists and named tuples around them. Each epoch runs the pipeline anew.
+    tuples, dicts, lists and named tuples around them. Each epoch runs the pipeline again.
 
     Args:
-        operation: The last operation of the tree. Users start with `range`, `from_tensor_slices` and the like.
+        operation: The last operation of the tree. Users start with a source such as `range` or `from_tensor_slices`.
 
     Example:
         >>> ds = Dataset.range(10).filter(lambda x: x % 2 == 0).batch(3)
@@ -171,6 +192,24 @@ class Dataset:
         if bounds.get("step") == 0:
             raise InvalidArgumentError("`step` is 0", hint="pass a step that gets from start to stop")
         return Dataset(Range(**bounds))
+
+    @staticmethod
+    @checked(seed=seed)
+    def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset:
+        """Draw int64 numbers from 0 to 2**32 - 1, without end (as in tf.data).
+
+        In a job that shares splits, use `Dataset.range(n).random_map(f)` instead.
+
+        Args:
+            seed: With a seed, the numbers are the same in every run.
+            rerandomize_each_iteration: Whether each epoch draws anew although there is a seed; None means False.
+                Without a seed each epoch draws anew.
+
+        Example:
+            >>> list(Dataset.random(seed=4).take(3)) == list(Dataset.random(seed=4).take(3))
+            True
+        """
+        return Dataset(RandomNumbers(seed=seed, rerandomize=rerandomize_each_iteration is True))
 
     @staticmethod
     @checked(tensors=anything)
@@ -226,7 +265,7 @@ class Dataset:
     @staticmethod
     @checked(generator=_generator, args=each(anything, "pass a tuple: args=(4,)"), element_spec=optional(spec_rule))
     def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] = (), element_spec: Any = None) -> Dataset:
-        """Make a dataset of what a function yields; it is called anew for each epoch (as in tf.data).
+        """Make a dataset of what a function yields; it is called once for each epoch (as in tf.data).
 
         The generator may yield the same buffer repeatedly: values that it can still write to are copied.
 
@@ -251,22 +290,60 @@ class Dataset:
         return Dataset(Generator(function=generator, arguments=tuple(args), spec=element_spec))
 
     @staticmethod
+    @checked(dataset=anything, seed=seed)
+    def from_random_access(
+        dataset: Any, *, shuffle: bool = False, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Dataset:
+        """Make a dataset of `dataset[0]`, `dataset[1]`, and so on: of a torch `Dataset`, a Hugging Face one, a list.
+
+        In a job that shares splits, each index goes to exactly one worker. If the object has `__getitems__`, a run of
+        indices is fetched with one call. torch tensors, PIL images and lists of numbers become arrays. An error of an
+        item is raised in its place. A class that a cell defines, and arrays inside of the object, reach all workers.
+
+        Args:
+            dataset: An object with `__len__` and `__getitem__`. Do not change it while it is in use.
+            shuffle: Whether each epoch has a random order of all items. It takes no memory and no waiting, unlike
+                `Dataset.shuffle`, because each index is computed.
+            seed: With a seed, epoch k has the same order in every run. Without one, workers that share splits use a
+                fixed one.
+            reshuffle_each_iteration: False gives the same order in all epochs; without a seed that is one fixed order.
+
+        Raises:
+            InvalidArgumentError: the object has no items by number, no length, or an impossible one. While reading: its
+                length has changed.
+
+        Example:
+            >>> class Squares:
+            ...     def __len__(self):
+            ...         return 4
+            ...     def __getitem__(self, index):
+            ...         return index * index
+            >>> [int(x) for x in Dataset.from_random_access(Squares())]
+            [0, 1, 4, 9]
+        """
+        return Dataset(random_access(dataset, shuffle=shuffle, seed=seed, reshuffle=reshuffle_each_iteration))
+
+    @staticmethod
     @checked(file_pattern=paths, seed=seed)
     def list_files(
         file_pattern: Pattern | Sequence[Pattern], shuffle: bool | None = None, seed: int | None = None
     ) -> Dataset:
-        """Make a dataset of the paths that match a pattern, as `str` (as in tf.data).
+        """Make a dataset of the paths or URLs that match a pattern, as `str` (as in tf.data).
 
         Patterns are expanded now, and the paths are absolute, so that all workers read the same files. In a job that
         shares splits, each file goes to exactly one task.
 
         Args:
-            file_pattern: One or several patterns with `*`, `?`, `[...]` and `**`.
+            file_pattern: One or several patterns with `*`, `?`, `[...]` and `**`; paths, or URLs that fsspec supports
+                (`s3://bucket/train/*.png`).
             shuffle: Whether each epoch has a new random order; None means True. Otherwise the paths are sorted.
             seed: With a seed, epoch k has the same order in every run.
 
         Raises:
             NotFoundError: no file matches.
+            InvalidArgumentError: a URL holds a password.
+            FailedPreconditionError: a package that a URL needs is not installed.
+            UnavailableError: the store of a URL cannot be reached.
 
         Example:
             >>> ds = Dataset.list_files("digits/train/*.png", seed=1)  # doctest: +SKIP
@@ -352,8 +429,8 @@ class Dataset:
             weights: The relative frequency of each; None for equal weights. A dataset of weight 0 is left out.
             seed: With a seed, the draws are the same in every run.
             stop_on_empty_dataset: Whether reading ends when a drawn dataset ends; otherwise the others continue.
-            rerandomize_each_iteration: Whether each epoch draws anew although there is a seed; None means False.
-                Without a seed each epoch draws anew.
+            rerandomize_each_iteration: Whether each epoch has its own order although there is a seed; None means False.
+                Without a seed each epoch has its own order.
 
         Raises:
             InvalidArgumentError: there is no dataset, known element specs are not compatible, or the weights are
@@ -437,6 +514,32 @@ class Dataset:
         )
         return Dataset(operation)
 
+    @checked(map_func=function_of("an element", "a numpy.random.Generator"), seed=seed)
+    def random_map(self, map_func: Callable[[Any, Any], Any], seed: int | None = None) -> Dataset:
+        """Call a function for each element with a random generator whose numbers follow from the element.
+
+        For augmentation that can be repeated: the generator depends on the seed, the epoch and the number of the
+        element in its source. So an element draws the same numbers on any worker, when it is produced again after a
+        worker died, and after resuming. Behind an operation that changes the number of elements (`filter`, `shuffle`
+        and the like), workers that share splits number the elements of their own part.
+
+        Args:
+            map_func: Takes an element (a tuple is not unpacked) and a `numpy.random.Generator`, which it must not keep;
+                returns what a function of `map` may return.
+            seed: With a seed, epoch k draws the same in every run. Without one, workers that share splits use a fixed
+                one.
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called with two arguments.
+
+        Example:
+            >>> noisy = Dataset.range(3).random_map(lambda x, rng: x + rng.random(), seed=1)
+            >>> first, second = list(noisy), list(Dataset.range(3).random_map(lambda x, rng: x + rng.random(), seed=1))
+            >>> first == second
+            True
+        """
+        return Dataset(RandomMap(inputs=(self.operation,), function=map_func, seed=seed))
+
     @checked(predicate=function)
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """Keep the elements for which a function returns True; called with arguments as in `map` (as in tf.data).
@@ -453,6 +556,29 @@ class Dataset:
         """
         called_with_elements("predicate", predicate, self.operation)
         return Dataset(Filter(inputs=(self.operation,), predicate=predicate))
+
+    @checked(budget=optional(integer(0)))
+    def ignore_errors(self, *, budget: int | None = None) -> Dataset:
+        """Drop the elements that failed, instead of raising their errors (as in tf.data).
+
+        At the end of an epoch, or when reading stops before it, a `DataLossWarning` has the number of dropped elements
+        and the first errors. Put it after `distribute`: there too, errors come in the place of their elements.
+
+        Args:
+            budget: How many elements may be dropped in an epoch; later errors are raised. None for any number.
+
+        Raises:
+            InvalidArgumentError: the budget is negative. By `distribute`: FailedPreconditionError, if it comes before.
+
+        Example:
+            >>> import warnings
+            >>> halves = Dataset.range(3).map(lambda x: 6 // int(x)).ignore_errors()
+            >>> with warnings.catch_warnings():
+            ...     warnings.simplefilter("ignore")  # the example shows no warning
+            ...     [int(x) for x in halves]
+            [6, 3]
+        """
+        return Dataset(IgnoreErrors(inputs=(self.operation,), budget=budget))
 
     @checked(predicate=function)
     def take_while(self, predicate: Callable[..., Any]) -> Dataset:
@@ -597,7 +723,7 @@ class Dataset:
     def repeat(self, count: int | None = None) -> Dataset:
         """Repeat the dataset `count` times; forever with None or -1 (as in tf.data).
 
-        An endless repeat of a dataset that turns out to be empty ends. Each repetition runs the pipeline anew.
+        An endless repeat of a dataset that turns out to be empty ends. Each repetition runs the pipeline again.
 
         Args:
             count: 0 or more; None or -1 for an endless dataset.
@@ -984,7 +1110,7 @@ class Dataset:
 
         With a directory, any number of runs share one recording: one of them writes it, the others read what is
         written, and take over if the writer stops. The recording is identified by the pipeline itself, including the
-        code of its functions and the files that it names, so a changed pipeline is recorded anew. A run that stops
+        code of its functions and the files that it names, so a changed pipeline is recorded again. A run that stops
         early leaves its part, and the next run continues from there.
 
         A `shuffle` before `cache` is recorded in the order of one epoch and stays that way: shuffle after `cache`
@@ -1097,9 +1223,67 @@ class Dataset:
     def element_spec(self) -> Any:
         """A `TensorSpec` for each leaf of an element, or None if only running the pipeline would show it.
 
-        Never runs anything; after `map`, `flat_map` and `interleave` it is None.
+        Never runs anything. After `map`, `flat_map` and the like it is None at first; once an element was read or shown
+        by `peek`, it is the spec of that element, although sizes of others may differ.
         """
-        return self.operation.element_spec
+        spec = self.operation.element_spec
+        return seen_spec(self.operation) if spec is None else spec
+
+    @checked(initial_state=anything, reduce_func=function_of("the state", "an element"))
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Read one epoch and combine its elements into one value (as in tf.data).
+
+        Args:
+            initial_state: The state for the first call; read as in `from_tensors`.
+            reduce_func: Takes the state and an element (a tuple is not unpacked); returns the next state, nested like
+                the first one.
+
+        Returns:
+            The last state, as NumPy; the initial one if the dataset is empty.
+
+        Raises:
+            InvalidArgumentError: for something that cannot be called, a state that NumPy cannot read, or one that is
+                nested otherwise than the first. The error of an element, or of a call, is raised as it is.
+            FailedPreconditionError: the dataset never ends.
+
+        Example:
+            >>> int(Dataset.range(5).reduce(0, lambda total, x: total + x))
+            10
+        """
+        return reduced(self, initial_state, reduce_func)
+
+    @checked()
+    def get_single_element(self) -> Any:
+        """Return the only element (as in tf.data).
+
+        Raises:
+            InvalidArgumentError: the dataset is empty or has more than one element. The error of an element is raised
+                as it is.
+
+        Example:
+            >>> int(Dataset.range(5).skip(4).get_single_element())
+            4
+        """
+        return single_element(self)
+
+    @checked()
+    def peek(self) -> PeekedElement:
+        """Return the first element as a table of its leaves: shapes, dtypes, values, in a notebook also thumbnails.
+
+        It is produced in this process, and does not count as a read: the next loop begins the same epoch as without it.
+        `peek().element` is the element. Afterwards `element_spec` is known.
+
+        Raises:
+            FailedPreconditionError: the dataset is empty, or it is read from a service, whose elements belong to
+                trainers. The error of the first element is raised as it is.
+
+        Example:
+            >>> Dataset.from_tensor_slices({"x": [[1, 2], [3, 4]], "y": ["a", "b"]}).peek()
+            leaf  shape  dtype  values
+            x     (2,)   int64  [1, 2]
+            y     ()     str    'a'
+        """
+        return PeekedElement(first_element(self))
 
     @checked()
     def cardinality(self) -> int:
@@ -1120,10 +1304,11 @@ class Dataset:
             raise UnknownLengthError(
                 f"{self._chain()} has {cardinality:,} elements, more than len() can return", hint="use cardinality()"
             )
-        endless = cardinality == INFINITE_CARDINALITY
+        if cardinality == INFINITE_CARDINALITY:
+            raise UnknownLengthError("the dataset never ends", hint="`take(n)` first")
         raise UnknownLengthError(
-            "the dataset never ends" if endless else f"the length of {self._chain()} is not known before it is read",
-            hint="`take(n)` first" if endless else "count while reading; `cardinality()` tells without an error",
+            f"the length of this dataset is not known before it is read: {self._chain()}",
+            hint="count while reading; `cardinality()` tells without an error",
         )
 
     def __bool__(self) -> bool:
@@ -1142,10 +1327,114 @@ class Dataset:
         """Return `iter(dataset)`, under tf.data's name: elements are NumPy in any case."""
         return iter(self)
 
+    @checked(device=anything, prefetch=integer(0), pin_memory=_pinning)
+    def to_torch(
+        self,
+        device: Any = None,
+        prefetch: int = 2,
+        pin_memory: bool | Literal["auto"] = "auto",
+        writable: bool = False,
+    ) -> Any:
+        """Return a `torch.utils.data.DataLoader` over the elements, which must be batches already.
+
+        PyTorch, Lightning, Accelerate and Keras take it as it is. The loader has no workers of its own
+        (`num_workers=0`), since the pipeline or the service produces ahead, and does not batch (`batch_size=None`). Its
+        length is that of the dataset. `state_dict()` and `load_state_dict()` work as those of torchdata's
+        `StatefulDataLoader`: a state taken at step k continues at step k + 1, also in another process. For that, the
+        loader keeps the iterator of the last loop until the next one begins.
+
+        Args:
+            device: As in `iter_torch`.
+            prefetch: As in `iter_torch`.
+            pin_memory: As in `iter_torch`.
+            writable: As in `iter_torch`.
+
+        Raises:
+            FailedPreconditionError: torch, or what the arguments ask for, is not available here.
+            InvalidArgumentError: torch does not know the device.
+
+        Example:
+            >>> loader = Dataset.range(6).batch(2).to_torch()  # doctest: +SKIP
+            >>> [batch.tolist() for batch in loader], len(loader)  # doctest: +SKIP
+            ([[0, 1], [2, 3], [4, 5]], 3)
+        """
+        epoch = partial(self.iter_torch, device, prefetch, pin_memory, writable)
+        return make_loader(epoch, self.__len__, sized=0 <= self.operation.cardinality <= sys.maxsize)
+
+    @checked(device=anything, prefetch=integer(0), pin_memory=_pinning)
+    def iter_torch(
+        self,
+        device: Any = None,
+        prefetch: int = 2,
+        pin_memory: bool | Literal["auto"] = "auto",
+        writable: bool = False,
+    ) -> ElementIterator:
+        """Start one epoch with torch tensors instead of arrays; the structure and text stay, numbers become 0-d.
+
+        A tensor uses the memory of its array. It belongs to this reader alone, so operations in place reach no other
+        reader, no recording and no source. The time that `next` spends on conversion and copying is counted, and
+        `svc.explain()` reports it apart from the training loop.
+
+        Args:
+            device: A torch device, as in "cuda"; None for the processor.
+            prefetch: How many elements a thread copies to the device ahead of the loop; without a device nothing is
+                copied, and `Dataset.prefetch` is the way to read ahead.
+            pin_memory: Whether to copy through page-locked memory; "auto" does so for CUDA devices. With True and no
+                device, tensors are in page-locked memory, for a framework that copies them.
+            writable: Whether to copy each array to ordinary memory first. Tensors may be written to in any case; large
+                elements of a shared job are copy-on-write mappings, in which the first write to a page costs a fault.
+
+        Raises:
+            FailedPreconditionError: torch, or what the arguments ask for, is not available here.
+            InvalidArgumentError: torch does not know the device; at `next`, an element has a leaf that torch has no
+                type for, such as a date. The message has the line that converts it.
+
+        Example:
+            >>> for batch in Dataset.range(4).batch(2).iter_torch():  # doctest: +SKIP
+            ...     print(batch.mul_(10))
+            tensor([ 0, 10])
+            tensor([20, 30])
+        """
+        return self._iterate(torch_placement(device, prefetch, pin_memory, writable=writable))
+
+    @checked(sharding=anything, prefetch=integer(0))
+    def iter_jax(self, sharding: Any = None, prefetch: int = 2) -> ElementIterator:
+        """Start one epoch with JAX arrays instead of NumPy's; the structure and text stay, numbers become 0-d.
+
+        JAX narrows 64-bit numbers to 32 bits unless `jax_enable_x64` is set.
+
+        Args:
+            sharding: A `jax.sharding.Sharding` of the global array, of which each process passes its part
+                (`jax.make_array_from_process_local_data`); numbers without dimensions are the same everywhere. Or a
+                device. None for JAX's default device.
+            prefetch: How many elements a thread copies to the device ahead of the loop; none where JAX's device is the
+                processor.
+
+        Raises:
+            FailedPreconditionError: JAX is not installed.
+            InvalidArgumentError: `sharding` is neither; at `next`, an element has a leaf that JAX has no type for.
+
+        Example:
+            >>> for batch in Dataset.range(4).batch(2).iter_jax():  # doctest: +SKIP
+            ...     print(batch * 10)
+            [ 0 10]
+            [20 30]
+        """
+        return self._iterate(jax_placement(sharding, prefetch))
+
+    def _iterate(self, placement: Placement) -> ElementIterator:
+        iteration = DatasetIteration(operation=self.operation, counter=self._iterations, placement=placement)
+        return ElementIterator(writable=options_of(self.operation).writable is True, iteration=iteration)
+
     def __repr__(self) -> str:
-        spec = self.operation.element_spec
+        spec = self.element_spec
         known = "unknown until read" if spec is None else spec
         return f"{type(self).__name__}({self._chain()}, element_spec={known})"
+
+    def _repr_html_(self) -> str:
+        from dsnb.pipeline.dataset_html import dataset_html
+
+        return dataset_html(self.operation)
 
     def _chain(self) -> str:
         return describe(self.operation)

@@ -24,7 +24,7 @@ from dsnb.wire.blobs import blob_digest
 
 Array = np.ndarray[Any, Any]
 
-_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _KIND = b"dsnb graph "
 _HEADER = _KIND + b"2, Python "
 
@@ -80,7 +80,7 @@ def serialise(operation: Operation) -> Graph:
         raise
     except Exception as error:
         raise unpicklable_error(operations, error, _try_pickle) from error
-    header = _HEADER + _PYTHON.encode() + b"\n" + pickle.dumps(import_path())
+    header = _HEADER + PYTHON.encode() + b"\n" + pickle.dumps(import_path())
     return Graph(definition=header + definition, blobs=blobs.all(), fingerprint=found)
 
 
@@ -168,10 +168,10 @@ def _check_header(definition: bytes) -> None:
     if not header.startswith(_HEADER):
         raise InvalidArgumentError("these bytes are no pipeline that this version of dsnb can read")
     python = header.removeprefix(_HEADER).decode()
-    if python != _PYTHON:
+    if python != PYTHON:
         # Bytecode of another version would crash instead of failing.
         raise FailedPreconditionError(
-            f"the pipeline was written by Python {python}, and this worker runs Python {_PYTHON}",
+            f"the pipeline was written by Python {python}, and this worker runs Python {PYTHON}",
             hint=f"start the workers with Python {python}",
         )
 

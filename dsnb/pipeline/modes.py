@@ -47,7 +47,7 @@ def check_mode(mode: str, support: ShardingSupport) -> None:
         raise NotFoundError(
             f"`processing_mode` FILE: {support.no_files_reason}",
             did="nothing was read",
-            hint="use ShardingPolicy.FILE_OR_DATA or DATA, or begin with list_files, TextLineDataset or the like",
+            hint="use ShardingPolicy.FILE_OR_DATA or DATA, or begin with a source of files, such as TextLineDataset",
         )
     if support.has_shard_hint and mode != "HINT":
         raise FailedPreconditionError(

@@ -50,8 +50,8 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         entropy: The root of all unseeded randomness of this run.
-        iteration_path: The iteration, followed by the count of each enclosing `repeat`. Shuffles draw anew for each
-            value.
+        iteration_path: The iteration, followed by the count of each enclosing `repeat`. Each value is another
+            order of shuffles.
         splits: The splits for sources to read; None to read everything.
         provider: The number of the next split provider, counted over the sources of the tree from left to right.
         low_latency: Whether results are delivered within milliseconds although user code delays those after them,
@@ -60,9 +60,10 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
         shared_order: Whether other tasks must produce the same order, since each takes its shard of it. They share one
             entropy, and an operation that would draw its own uses a fixed one instead.
         source_positions: Collects the positions of sources for a reading position; None if none is needed.
+        split_sizes: The `size` of each split provider; 1 for one that is missing.
         nested: Whether this is inside a dataset that a function made.
         endless: Whether the iterations never end, so that one which is already over may be left out.
-        allocate: Allocates memory for elements that leave the pipeline, if they are laid out anew. None for any memory,
+        allocate: Allocates memory for elements that leave the pipeline, if they are copied anyway. None for any memory,
             and for operations whose elements are changed or kept by others.
         opened_files: Records the files that sources open; None if they need not be recorded.
         copied_later: Whether elements are copied before user code sees them. Then a source or a recording may return
@@ -77,11 +78,18 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = True
     shared_order: bool = False
     source_positions: SourcePositions | None = None
+    split_sizes: tuple[int, ...] = ()
     nested: bool = False
     endless: bool = False
     allocate: Allocator | None = None
     opened_files: OpenedFiles | None = None
     copied_later: bool = False
+
+    @property
+    def split_size(self) -> int:
+        """How many elements of the next source make one split; 1 if it reads everything."""
+        sized = self.splits is not None and self.provider < len(self.split_sizes)
+        return self.split_sizes[self.provider] if sized else 1
 
     def seed(self, seed: int | None) -> list[int]:
         """Return the seed for a generator of this iteration."""
@@ -117,6 +125,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
     copies: ClassVar[bool] = False
     """Whether all its elements are copies of its input's elements."""
+
+    runs_on_workers: ClassVar[bool] = True
+    """Whether a service may run it. False if its result is a message to the user, which belongs behind `distribute`."""
+
+    repeats_input: ClassVar[bool] = False
+    """Whether it is its whole input, any number of times."""
 
     rearranges: ClassVar[bool] = False
     """Whether elements pass unchanged, alone or in tuples, and no user code sees them meanwhile."""
@@ -191,6 +205,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     def position_identity(self) -> Any:
         """The value that identifies this operation in a reading position, besides its name; None for all its fields."""
         return None
+
+    @property
+    def inputs_per_element(self) -> int:
+        """How many elements of its only input make one element, whichever they are; 0 if that is not fixed.
+
+        Splits of a source under such operations have as many elements as one element of the last of them needs.
+        """
+        return int(self.elementwise)
 
     def split_provider(self) -> SplitProvider | None:
         """Return how a dispatcher cuts this source into splits; None for an operation with inputs.

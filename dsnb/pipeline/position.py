@@ -21,10 +21,13 @@ from msgspec.structs import replace
 
 from dsnb.cache.opened_files import OpenedFiles, current_opened_files
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.frameworks.placement import Placement
 from dsnb.pipeline.determinism import difference, identity, refuse_inexact
 from dsnb.pipeline.engine.source_positions import SourcePositions, keeps_error_positions, skip_consumed
 from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.engine.to_device import ToDeviceStage
 from dsnb.pipeline.operation import BuildContext, Operation, walk
+from dsnb.pipeline.operations.prefetch import Prefetch, PrefetchStage
 from dsnb.pipeline.operations.with_options import build_pipeline, options_of
 
 STATE_VERSION: Final = 1
@@ -83,6 +86,7 @@ class DatasetIteration(msgspec.Struct, frozen=True, kw_only=True):
         opened_files: Records the files that are opened, if the caller tracked them when this object was made; None
             otherwise.
         ended: Whether it was loaded at its end; then no stage is built that could count its sources' iterations.
+        placement: How elements reach a framework; None for NumPy elements. It is no part of a position.
     """
 
     operation: Operation
@@ -92,6 +96,7 @@ class DatasetIteration(msgspec.Struct, frozen=True, kw_only=True):
     source_positions: SourcePositions = msgspec.field(default_factory=SourcePositions)
     opened_files: OpenedFiles | None = msgspec.field(default_factory=current_opened_files)
     ended: bool = False
+    placement: Placement | None = None
 
     def numbered(self) -> DatasetIteration:
         """Return this iteration with its number."""
@@ -100,14 +105,20 @@ class DatasetIteration(msgspec.Struct, frozen=True, kw_only=True):
     def build(self) -> Stage:
         """Build the pipeline, with sources at their loaded positions."""
         assert self.iteration is not None, "the pass has not begun"
+        placement, writable = self.placement, options_of(self.operation).writable is True
         context = BuildContext(
             entropy=self.entropy,
             iteration_path=(self.iteration,),
             source_positions=self.source_positions,
             opened_files=self.opened_files,
-            copied_later=options_of(self.operation).writable is True,
+            copied_later=writable or (placement is not None and placement.copies),
         )
-        return build_pipeline(self.operation, context)
+        stage = build_pipeline(self.operation, context)
+        if placement is None or not placement.on_device:
+            return stage
+        copying = ToDeviceStage(placement, stage, writable=writable)
+        ahead = Prefetch(inputs=(self.operation,), size=placement.ahead)
+        return PrefetchStage(ahead, copying) if ahead.size else copying
 
     def state(self, stage: Stage | None, position: IteratorPosition) -> dict[str, Any]:
         """Return the reading position; `stage` is not used if the iteration has ended.
@@ -160,6 +171,7 @@ class DatasetIteration(msgspec.Struct, frozen=True, kw_only=True):
             entropy=state["entropy"],
             source_positions=SourcePositions(state["sources"]),
             ended=state["ended"],
+            placement=self.placement,
         )
         return found, IteratorPosition(yielded=state["yielded"], failed=state["failed"], ended=state["ended"])
 

@@ -102,7 +102,7 @@ def _with_inputs(operation: Operation, change: Callable[[Operation], Operation])
 def _shard_by_file(operation: Operation, count: int, index: int) -> Operation:
     """Keep each n-th file of every source."""
     if isinstance(operation, FileSource):
-        return replace(operation, files=operation.files[index::count])
+        return operation.shard_of_files(count, index)
     if operation.replicated:
         return operation
     if _opens_files(operation) and not _has_files(operation.inputs[0]):

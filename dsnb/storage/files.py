@@ -15,6 +15,7 @@ import errno
 import os
 import re
 import secrets
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -181,6 +182,30 @@ def sync_folder(path: str, failpoint: Failpoint) -> None:
     try:
         with failpoint:
             os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_private_file(path: str, data: bytes) -> None:
+    """Make `data` the content of a file that only its owner can read (mode 0600), atomically and durably.
+
+    Raises:
+        OSError: the system's error; the old content is unchanged.
+    """
+    folder = os.path.dirname(path) or "."
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".private-")  # mode 0600
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            write_all(file.fileno(), [data])
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

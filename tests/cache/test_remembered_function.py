@@ -269,7 +269,7 @@ def test_a_remembered_function_travels_and_finds_its_cache_again(cells: Cells) -
     assert there(2) == 6
     assert ran.calls == 1
     assert there.explain().hit
-    there._cache_argument.close()
+    there.cache.close()
 
 
 def test_an_error_is_raised_and_not_remembered(cells: Cells) -> None:

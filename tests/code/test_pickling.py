@@ -86,6 +86,14 @@ def test_a_pipeline_of_a_cell_runs_in_a_process_that_has_neither_the_cell_nor_it
     assert run(WORKER, *files) == "map(Augment) 72.5"
 
 
+def test_a_function_keeps_the_name_of_its_file_and_so_do_the_functions_in_it() -> None:
+    source = "def outer():\n    def inner(): pass\n    return inner"
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, "/tmp/ipykernel_1/2.py", "exec"), namespace)
+    outer = round_trip(namespace["outer"])
+    assert {outer.__code__.co_filename, outer().__code__.co_filename} == {"/tmp/ipykernel_1/2.py"}
+
+
 def test_a_function_sees_its_globals_as_they_were_when_it_was_written_down() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("SCALE = 2\ndef scale(x): return x * SCALE", namespace)

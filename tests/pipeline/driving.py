@@ -17,9 +17,15 @@ MOST = 10_000
 
 
 def context(
-    entropy: int = 7, iteration_path: tuple[int, ...] = (0,), splits: Any = None, low_latency: bool = False
+    entropy: int = 7,
+    iteration_path: tuple[int, ...] = (0,),
+    splits: Any = None,
+    low_latency: bool = False,
+    split_sizes: tuple[int, ...] = (),
 ) -> BuildContext:
-    return BuildContext(entropy=entropy, iteration_path=iteration_path, splits=splits, low_latency=low_latency)
+    return BuildContext(
+        entropy=entropy, iteration_path=iteration_path, splits=splits, low_latency=low_latency, split_sizes=split_sizes
+    )
 
 
 def no_room(_nbytes: int) -> None:

@@ -19,7 +19,7 @@ class RecordingStore(Protocol):
     """One recording.
 
     Every method raises `StoreFailed` when the system or a server refuses, whatever the original error was; the pass
-    then goes on without the recording. Only a recording by a newer version of dsnb raises a `DsnbError` to the user.
+    then continues without the recording. Only a recording by a newer version of dsnb raises a `DsnbError` to the user.
     """
 
     location: str

@@ -17,7 +17,7 @@ import msgspec
 from dsnb.cache.recordings import removal
 from dsnb.cache.recordings.backends import PipelineRecordings, RecordingLost, RecordingStore, StoreFailed
 from dsnb.cache.recordings.directory import DirectoryStore
-from dsnb.cache.recordings.locations import parse_location, recordings_at, without_password
+from dsnb.cache.recordings.locations import parse_location, recordings_at
 from dsnb.cache.recordings.metadata import RecordingMetadata, parse_metadata
 from dsnb.cache.recordings.recording import Record, RecordingLog, SplitChunk, decode_record
 from dsnb.cache.recordings.recording_directory import (
@@ -34,6 +34,7 @@ from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, NotFo
 from dsnb.storage import files
 from dsnb.storage.filesystem import filesystem_of
 from dsnb.storage.process_identity import is_gone
+from dsnb.storage.urls import without_password
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True):

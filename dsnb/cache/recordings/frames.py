@@ -67,7 +67,7 @@ def elements_for_reader(frame: Frame, start: int, stop: int, *, copied_later: bo
 
     All elements of a shared frame are copied. Of a frame that was read for this reader alone, small elements are
     copied, so that an element that is kept does not keep the whole frame in memory. Mutable structures (lists, dicts)
-    are built anew for each reader.
+    are built separately for each reader.
     """
     if copied_later:
         return rows(frame, start, stop)

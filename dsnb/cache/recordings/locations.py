@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import os
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,9 +11,11 @@ from dsnb.arguments import path, text
 from dsnb.cache.recordings.backends import PipelineRecordings
 from dsnb.cache.recordings.metadata import RecordingMetadata
 from dsnb.cache.recordings.recording_directory import DirectoryRecordings, check_format
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.errors import InvalidArgumentError
+from dsnb.storage.urls import check_protocols, require_package
 
 _REDIS = ("redis", "rediss")
+_DID = "nothing was recorded"
 
 
 def parse_location(name: str, value: Any) -> str | None:
@@ -47,7 +47,7 @@ def _parse_directory(name: str, given: str) -> str:
 
 def _parse_url(name: str, url: str) -> str:
     if _scheme(url) in _REDIS:
-        _require(url, "redis")
+        require_package("redis", f"recording to {_scheme(url)}://", "pip install 'dsnb[redis]'", _DID)
         try:
             _ = urlsplit(url).port
         except ValueError as error:
@@ -55,39 +55,8 @@ def _parse_url(name: str, url: str) -> str:
                 f"`{name}` has no port that could be one: {error}", hint="redis://host:6379/0"
             ) from None
     else:
-        _require(url, "fsspec")
-        _check_protocols(name, url)
+        check_protocols(name, url, "recording to", _DID)
     return url
-
-
-def _require(url: str, package: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise FailedPreconditionError(
-            f"recording to {_scheme(url)}:// needs the package {package}, which is not installed",
-            did="nothing was recorded",
-            hint=f"pip install 'dsnb[{package}]'",
-        )
-    # Import it now, not with the first element: Ctrl-C during an import can leave a package that cannot be imported
-    # again in this process.
-    importlib.import_module(package)
-
-
-def _check_protocols(name: str, url: str) -> None:
-    import fsspec
-
-    for protocol in _scheme(url).split("::"):
-        try:
-            fsspec.get_filesystem_class(protocol)
-        except ValueError as error:
-            raise InvalidArgumentError(
-                f"`{name}` begins with {protocol}://, which fsspec does not know", hint="look at the address"
-            ) from error
-        except ImportError as error:
-            raise FailedPreconditionError(
-                f"recording to {protocol}:// needs a package that is not installed",
-                did="nothing was recorded",
-                hint=str(error),
-            ) from error
 
 
 def _scheme(url: str) -> str:
@@ -123,16 +92,3 @@ def recordings_at(
     from dsnb.cache.recordings.remote import RemoteRecordings
 
     return RemoteRecordings(where, key, about, limit=limit)
-
-
-def without_password(where: str) -> str:
-    """A location for display: without user name and password, before the host or in the query.
-
-    Example:
-        >>> without_password("redis://:secret@host:6379/0"), without_password("redis://host/0?password=secret")
-        ('redis://host:6379/0', 'redis://host/0')
-    """
-    scheme, mark, rest = where.partition("://")
-    if not mark:
-        return where
-    return f"{scheme}{mark}{rest.rpartition('@')[2].partition('?')[0]}"

@@ -182,7 +182,7 @@ class RecordingMemory:
 _memories: WeakValueDictionary[str, RecordingMemory] = WeakValueDictionary()
 _lock = threading.Lock()
 _received: OrderedDict[str, tuple[RecordingMemory, float]] = OrderedDict()
-"""Memories of received pipelines, with the time of the last receipt, because each pass unpickles its pipeline anew."""
+"""Memories of received pipelines, with the time of the last receipt: each pass unpickles its own copy of a pipeline."""
 
 
 def _restore_memory(token: str, limit: int | None, keep_between_passes: bool) -> RecordingMemory:

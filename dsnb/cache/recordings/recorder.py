@@ -14,9 +14,9 @@ its lock held. Reads from a server run on another thread (`cache/recordings/shie
 
 A backend never stops a pass. If recording is impossible (full disk, unreachable server) or ends (an element failed),
 `FallBackToPipeline` gives the reader the pipeline to run itself. A recording that is lost (damaged, evicted, forgotten
-by the store, abandoned by another process) is started anew once; if the next one is lost too, the rest of the pass runs
-without the cache. So the backend causes at most two calls of a user function for each element, or three if the pipeline
-cannot skip elements without running.
+by the store, abandoned by another process) is started again once; if the next one is lost too, the rest of the pass
+runs without the cache. So the backend causes at most two calls of a user function for each element, or three if the
+pipeline cannot skip elements without running.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from msgspec.structs import replace
 
 from dsnb.cache.opened_files import FileState, first_change
 from dsnb.cache.recordings.backends import PipelineRecordings, RecordingLost, RecordingStore, StoreFailed, warn
-from dsnb.cache.recordings.locations import without_password
 from dsnb.cache.recordings.log_replica import LogReplica
 from dsnb.cache.recordings.recording import LeaseWatch, ReaderAction, RecordingAbandoned, RecordingLog, next_action
 from dsnb.cache.recordings.shield import start_thread
@@ -49,6 +48,7 @@ from dsnb.cache.recordings.writer import (
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.storage.process_identity import is_gone, this_process
+from dsnb.storage.urls import without_password
 
 if TYPE_CHECKING:
     from dsnb.cache.recordings.reader import RecordingReader
@@ -57,7 +57,7 @@ _READER_POLL_S: Final = 0.25
 """Seconds after which a waiting reader checks again even if it was not woken: an interrupt can swallow the wake-up."""
 _FIRST_POLL_S: Final = 0.002
 _MAX_LOST_RECORDINGS: Final = 1
-"""How many recordings a pass may lose before it goes on without the cache."""
+"""How many recordings a pass may lose before it continues without the cache."""
 _REQUESTED_ELEMENTS: Final = 1024
 """How many elements to request from the pipeline for other processes; the writer reduces this at first."""
 _REQUEST_INTERVAL_S: Final = 1.0
@@ -446,7 +446,7 @@ class Recorder:
             case ReaderAction.ABANDON:
                 self._replica.claim(RecordingAbandoned(why="its writer stopped, and the pipeline cannot be repeated"))
             case ReaderAction.OPEN_NEXT:
-                loss = DataLossError(f"the recording in {self._location} was given up again: {self._log.abandoned}")
+                loss = DataLossError(f"the recording in {self._location} was abandoned again: {self._log.abandoned}")
                 self._handle_loss(loss, already_reported=True)
             case ReaderAction.STRANDED:
                 self._set_error(reader, self._fallback(reader))
@@ -457,7 +457,7 @@ class Recorder:
             return False
         change = first_change(self._log.files)
         if change:
-            self._queue_warning(change, f"it is recorded anew in {self._location}", "")
+            self._queue_warning(change, f"it is recorded again in {self._location}", "")
         return bool(change)
 
     def files(self) -> Sequence[FileState]:
@@ -468,7 +468,7 @@ class Recorder:
     def _begin_recording(self) -> None:
         why = self._recordings.explain_miss() if self._number == 1 else ""
         if self._replica.claim(self._plan.header) and why:
-            self._queue_warning(f"the pipeline has changed: {why}", f"it is recorded anew in {self._location}", "")
+            self._queue_warning(f"the pipeline has changed: {why}", f"it is recorded again in {self._location}", "")
 
     def _finalize_once(self) -> None:
         """Finish the work of a writer that died between the end of its recording and `finalize`."""
@@ -504,7 +504,7 @@ class Recorder:
     def _handle_read_problem(self, store: RecordingStore, problem: DataLossError | StoreFailed) -> None:
         """Abandon a recording whose committed frames cannot be read, for all processes, and open the next one."""
         if store is not self._store:
-            return  # that recording was given up already
+            return  # that recording was abandoned before
         if isinstance(problem, StoreFailed):
             self._unreadable = True
             raise problem
@@ -532,7 +532,7 @@ class Recorder:
         seen = any(reader.position for reader in self._readers)
         self._lost_count += seen or not already_reported
         again = self._lost_count <= _MAX_LOST_RECORDINGS and (self._repeatable() or not seen)
-        did = "it is recorded anew" if again else "nothing of it was used; the pass continues without the cache"
+        did = "it is recorded again" if again else "none of it was used; the pass continues without the cache"
         if not (already_reported and again):
             self._queue_warning(what.what, did, what.hint)
         if again:

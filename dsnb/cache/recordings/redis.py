@@ -241,7 +241,7 @@ class RedisStore:
         return DataLossError(
             f"what was recorded on the Redis server {self._connection.address} is gone: "
             "it was restarted, emptied or evicts",
-            did="it is recorded anew",
+            did="it is recorded again",
             hint="switch persistence on (appendonly yes), or give it more memory",
         )
 
@@ -322,7 +322,7 @@ class RedisStore:
         """Let the previous recording expire, after its readers have had time to finish."""
         log = self._log_key.replace(f":{self._number}:log", f":{self._number - 1}:log")
         found = self._connection.call(lambda client: client.hgetall(log))
-        with contextlib.suppress(DataLossError):  # a damaged record may be the reason why it was given up
+        with contextlib.suppress(DataLossError):  # a damaged record may be why it was abandoned
             names = _all_data_keys([record for name, record in found.items() if name != b"id"])
             self._set_expiry([*names, log] if found else [], _UNCOMMITTED_MS)
 

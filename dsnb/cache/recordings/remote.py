@@ -27,13 +27,13 @@ import numpy as np
 
 from dsnb.cache.recordings.backends import StoreFailed, limit_exceeded
 from dsnb.cache.recordings.frames import decode_frame, digest_of, encode_frame
-from dsnb.cache.recordings.locations import without_password
 from dsnb.cache.recordings.metadata import RecordingMetadata, first_difference, parse_metadata
 from dsnb.cache.recordings.recording import Chunk, FrameRef, SplitChunk, decode_record, is_complete
 from dsnb.cache.recordings.removal import is_key
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError, UnavailableError
 from dsnb.storage import files
+from dsnb.storage.urls import without_password
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ class SplitRecording:
         self._refresh()
         change = first_change(self._log.files) if self._store.shared else ""
         if change:  # open the next one; workers that already read the stale recording may finish it
-            warn(change, "it is recorded anew", "")
+            warn(change, "it is recorded again", "")
             self._open_next()
             self._refresh()
         self._end_if_complete()
@@ -151,7 +151,7 @@ class SplitRecording:
             StoreFailed: the store cannot be reached.
         """
         if not self._log.contains(chunk):
-            raise DataLossError("the recording was begun anew")
+            raise DataLossError("the recording was started again")
         at, stop = elements_before(chunk, first), elements_before(chunk, end)
         base = 0
         for ref in chunk.frames:
@@ -203,4 +203,4 @@ class SplitRecording:
 
 
 def _warn_damaged(damage: DataLossError) -> None:
-    warn(damage.what, "nothing of it was used; it is recorded anew", damage.hint)
+    warn(damage.what, "none of it was used; it is recorded again", damage.hint)

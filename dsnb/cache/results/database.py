@@ -48,7 +48,7 @@ def _translate_error(error: sqlite3.Error, path: Path) -> DsnbError:
         return DataLossError(
             what,
             did="nothing was touched",
-            hint=f"remove {path.name} and the folders result-* beside it, and all is computed anew",
+            hint=f"remove {path.name} and the folders result-* next to it; everything is then computed again",
         )
     if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
         return PermissionDeniedError(

@@ -60,6 +60,10 @@ class Explanation:
         hit: Whether the result was in the cache.
         reasons: The differences, one line each; empty for a hit, and if there is no stored call to compare with.
         against: The most similar stored call, with which the call was compared; empty if there is none.
+
+    Example:
+        >>> Explanation(call="train(lr=0.2)", hit=True)
+        train(lr=0.2): from the cache
     """
 
     call: str

@@ -42,10 +42,11 @@ class Resource:
         output_fingerprint: Distinguishes versions of the resource; by default each object gets a new one.
 
     Example:
-        >>> resource = Resource("tokenizer")
-        >>> with storage.write_to(resource) as directory:
-        ...     (directory / "vocabulary.txt").write_text("a b c")
-        >>> cache.cache_output(key, resource, resource.fingerprint(), storage)
+        >>> resource = Resource("tokenizer", output_fingerprint="version 1")
+        >>> resource == Resource("tokenizer", output_fingerprint="version 2")
+        True
+        >>> resource.fingerprint()
+        'version 1'
     """
 
     name: str
@@ -104,11 +105,15 @@ class ModelStorage:
         directory: The folder; created when something is first written.
 
     Example:
-        >>> storage = ModelStorage("/data/model-7")
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> storage = ModelStorage(f"{folder.name}/model-7")
         >>> with storage.write_to(Resource("weights")) as directory:
-        ...     np.save(directory / "w.npy", w)
+        ...     np.save(directory / "w.npy", np.arange(3))
         >>> with storage.read_from(Resource("weights")) as directory:
-        ...     w = np.load(directory / "w.npy")
+        ...     np.load(directory / "w.npy").tolist()
+        [0, 1, 2]
+        >>> folder.cleanup()
     """
 
     @checked(directory=path)

@@ -78,19 +78,19 @@ class _TeeStream:
 
     def __init__(self, name: str, stream: Any) -> None:
         self._name = name
-        self._stream = stream
+        self.wrapped = stream
 
     def write(self, text: str) -> Any:
         for capture in _captures.active:
             capture.on_text(self._name, text)
-        return self._stream.write(text)
+        return self.wrapped.write(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.wrapped, name)
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _remove_tees() -> None:
         for name in _STREAMS:
             stream = getattr(sys, name)
             if not _active_captures and isinstance(stream, _TeeStream):
-                setattr(sys, name, stream._stream)
+                setattr(sys, name, stream.wrapped)
 
 
 def _publisher() -> Any:

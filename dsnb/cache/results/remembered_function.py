@@ -107,6 +107,11 @@ class Remembered(Generic[P, R]):
         self._replay_output = replay_output
         self._last: Explanation | Callable[[], Explanation] | None = None
 
+    @property
+    def cache(self) -> LocalTrainingCache:
+        """The cache that stores the results."""
+        return self._cache_argument or default_cache()
+
     def __repr__(self) -> str:
         return f"<remembered {self._key_maker.name}>"
 
@@ -159,7 +164,7 @@ class Remembered(Generic[P, R]):
             FailedPreconditionError: no arguments were given, and the function was not called in this process yet.
 
         Example:
-            >>> train.explain(lr=0.1)
+            >>> train.explain(lr=0.1)  # doctest: +SKIP
             train(lr=0.1): computed
               train, line 3: `return x * SCALE` is now `return x / SCALE`
         """
@@ -228,7 +233,7 @@ class Remembered(Generic[P, R]):
     def _cache(self) -> LocalTrainingCache | None:
         """The cache to use; None if there is none."""
         try:
-            cache = self._cache_argument or default_cache()
+            cache = self.cache
         except DsnbError as error:
             self._warn(f"{self._key_maker.name} is computed each time: {error}")
             return None

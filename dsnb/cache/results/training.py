@@ -40,6 +40,18 @@ class Cacheable(Protocol):
     """An output that can write itself into a folder and be made from it again.
 
     On reading, the class is looked up by its name among the modules that are imported at that time.
+
+    Example:
+        >>> class Words:
+        ...     def __init__(self, words):
+        ...         self.words = words
+        ...     def to_cache(self, directory, model_storage):
+        ...         (directory / "words.txt").write_text(" ".join(self.words))
+        ...     @classmethod
+        ...     def from_cache(cls, node_name, directory, model_storage, output_fingerprint):
+        ...         return cls((directory / "words.txt").read_text().split())
+        >>> isinstance(Words(["a", "b"]), Cacheable)
+        True
     """
 
     def to_cache(self, directory: Path, model_storage: ModelStorage) -> None:
@@ -53,7 +65,19 @@ class Cacheable(Protocol):
 
 
 class TrainingCache(abc.ABC):
-    """Keeps the outputs of training steps, by fingerprints."""
+    """Keeps the outputs of training steps, by fingerprints.
+
+    Example:
+        >>> class NoCache(TrainingCache):
+        ...     def cache_output(self, fingerprint_key, output, output_fingerprint, model_storage):
+        ...         pass
+        ...     def get_cached_output_fingerprint(self, fingerprint_key):
+        ...         return None
+        ...     def get_cached_result(self, output_fingerprint_key, node_name, model_storage):
+        ...         return None
+        >>> NoCache().get_cached_output_fingerprint("key") is None
+        True
+    """
 
     @abc.abstractmethod
     def cache_output(
@@ -106,12 +130,18 @@ class LocalTrainingCache(TrainingCache):
         DataLossError: the database is damaged.
 
     Example:
-        >>> cache = LocalTrainingCache("/data/cache", max_size=200)
+        >>> import tempfile
+        >>> from dsnb.cache import ModelStorage, Resource
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> storage = ModelStorage(f"{folder.name}/model-1")
+        >>> resource = Resource("tokenizer", "output")
+        >>> with storage.write_to(resource) as directory:
+        ...     written = (directory / "vocabulary.txt").write_text("a b c")
+        >>> cache = LocalTrainingCache(f"{folder.name}/cache", max_size=200)
         >>> cache.cache_output("key", resource, "output", storage)
         >>> cache.get_cached_output_fingerprint("key")
         'output'
-        >>> cache.get_cached_result("output", "tokenizer", other_storage)
-        Resource(name='tokenizer', output_fingerprint='output')
+        >>> folder.cleanup()
     """
 
     @checked(

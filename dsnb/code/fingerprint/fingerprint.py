@@ -63,6 +63,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
     sources: tuple[SourceFile, ...] = ()
     files: tuple[str, ...] = ()
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The installed packages that it reaches, with their versions, as in "numpy==2.3.5"."""
+        return tuple(f"{part.path}=={part.detail}" for part in self.components if part.kind == "package")
+
     def difference(self, other: Fingerprint) -> str:
         """The first component that differs, in words; empty if there is none.
 

@@ -112,7 +112,8 @@ class ValueGraph:
         self_described = [node for node in self._nodes if node.decomposition.self_described]
         again = ValueGraph([node.value for node in self_described], result=self._result) if self_described else self
         for node in self_described:
-            if again._nodes[again._numbers[id(node.value)]].digest != node.digest:
+            there = again._nodes[again._numbers[id(node.value)]]  # noqa: SLF001 - of the same class
+            if there.digest != node.digest:
                 node.decomposition = replace(
                     node.decomposition, problem="it describes itself differently each time it is asked"
                 )

@@ -101,6 +101,19 @@ def _decompose_scalar(scalar: np.generic) -> Decomposition | None:
     return Decomposition("value", encode_parts("scalar", repr(scalar.dtype), scalar.tobytes()), detail=repr(scalar))
 
 
+_TENSOR_CLASSES = {"torch.Tensor", "torch.nn.parameter.Parameter"}
+
+
+def _decompose_tensor(tensor: Any) -> Decomposition | None:
+    """By the bytes of a dense tensor; None for another one. What torch pickles of it contains addresses."""
+    if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
+        return None
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    raw = dense.reshape(-1).view(sys.modules["torch"].uint8).numpy()
+    about = type(tensor).__qualname__, str(tensor.dtype), tuple(tensor.shape), bool(tensor.requires_grad)
+    return Decomposition("array", encode_parts(*about, array_digest(raw)), detail=f"tensor {tensor.dtype} {about[2]}")
+
+
 # ------------------------------------------------------------------------------------------------------------ instances
 
 _RANDOM = "a random generator, whose state running the pipeline changes: pass a seed"
@@ -139,7 +152,9 @@ def decompose_by_hook(value: Any) -> Decomposition | None:
 
 
 def decompose_by_base(value: Any) -> Decomposition | None:
-    """The decomposition that a base class determines: locks and the like, unhashable objects, dtypes, NumPy scalars."""
+    """The decomposition that a class determines: of locks, unhashable objects, dtypes, NumPy scalars and tensors."""
+    if type_name(type(value)) in _TENSOR_CLASSES:
+        return _decompose_tensor(value)
     for name in _bases(value):
         if name in _WITHOUT_VALUE:
             return Decomposition("object", encode_parts(name), detail=name)

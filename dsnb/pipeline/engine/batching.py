@@ -80,6 +80,10 @@ class BatchStage(Stage):
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         return ((self.inputs[0], count * self._size),)
 
+    def input_index(self, element: int) -> int | None:
+        """The first element of a batch. An element that failed or did not fit shifts the later batches by one."""
+        return element * self._size
+
     def resume_point(self, count: int) -> ResumePoint:
         """Resume after the input elements of `count` batches; after errors their number is unknown."""
         if self._had_errors or self._start_point.skip:

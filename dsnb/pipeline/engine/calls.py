@@ -14,7 +14,7 @@ from typing import Any
 
 from dsnb.elements.allocation import Allocator
 from dsnb.errors import UserCodeError
-from dsnb.pipeline.engine.function_location import add_location_note
+from dsnb.pipeline.engine.function_location import add_location_note, add_unpacking_note
 from dsnb.pipeline.engine.inline_calls import InlineCalls
 from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
@@ -68,6 +68,10 @@ class UserFunction:
             calls = _iterate_calls(self.function, run) if self._call is None else map(self._call, run)
             out.extend(calls if was_immutable else ensure_owned(calls, self._allocate))
         except BaseException as failure:  # noqa: BLE001 - whatever user code raises belongs to its element
+            place = len(out) - began
+            # Another thread may have cleared `run` meanwhile.
+            if self._call is None and isinstance(failure, TypeError) and place < len(run):
+                add_unpacking_note(failure, self.operation, self.function, run[place])
             return self.annotate_error(failure)
         finally:
             self.exit_stray_child()
@@ -214,7 +218,7 @@ class EarlyResultsStage(Stage):
             taken, out, failure = calls.run_calls(run)
             # Results taken by another thread left this stage without passing through `pull`, which counts the others.
             self.elements += taken
-            self._delivered += taken
+            self.delivered += taken
             run = run[taken:]
             if failure is not None:
                 return run, out, failure

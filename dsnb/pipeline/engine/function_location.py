@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
@@ -42,6 +42,51 @@ def add_location_note(failure: BaseException, operation: str, function: Callable
     # An error that wraps a control-flow exception was not raised yet; its cause has the traceback.
     where = location_of(function, failure if failure.__traceback__ is not None else failure.__cause__)
     note = f"in {operation}, {where}" if where else f"in {operation}"
+    _add_note_once(failure, note)
+
+
+def add_unpacking_note(failure: TypeError, operation: str, function: Callable[..., Any], element: Any) -> None:
+    """Add a note to an error if the function cannot take the element's parts: a tuple is unpacked, nothing else is.
+
+    Args:
+        failure: The error that the call raised.
+        operation: The name of the operation that made the call.
+        function: The user's function.
+        element: The element that it was called with.
+    """
+    is_tuple = type(element) is tuple
+    if _accepts(function, element if is_tuple else (element,)):
+        return
+    if is_tuple:
+        takes = f"{len(element)} parts, as {len(element)} arguments"
+        _add_note_once(
+            failure,
+            f"{operation} unpacks a tuple: the function is called with its {takes}; "
+            "`lambda *element: ...` takes the whole tuple",
+        )
+    elif type(element) is list and _accepts(function, element):
+        _add_note_once(
+            failure,
+            f"{operation} unpacks a tuple, but passes a list as one argument; make the elements tuples, or take one "
+            "argument",
+        )
+
+
+def _accepts(function: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+    """Whether a function can be called with these arguments; True if its signature is unknown."""
+    try:
+        # Not through `__wrapped__`: a decorated function may take other arguments than the one it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # many functions written in C have no signature
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _add_note_once(failure: BaseException, note: str) -> None:
     # A user may raise the same exception object again and again.
     known = getattr(failure, "__notes__", ())
     if note not in known and format_note(note) not in known:

@@ -15,7 +15,7 @@ from dsnb.pipeline.operation import BuildContext, Operation, operation_of
 class InnerDatasets:
     """The stages of the datasets that a function creates from a stage's elements, one by one.
 
-    Each dataset is read whole, never split, and is an iteration of its own: shuffles in it draw anew.
+    Each dataset is read whole, never split, and is an iteration of its own: shuffles in it have a new order.
 
     Args:
         name: The name of the operation.

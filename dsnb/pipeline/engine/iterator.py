@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from operator import length_hint
 from time import perf_counter_ns
 from types import TracebackType
@@ -16,8 +17,11 @@ from dsnb.code.tracebacks import clean_for_user
 from dsnb.errors import FailedPreconditionError, UnimplementedError, is_element_error
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH, AdaptiveRunLength
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, closes_slowly, reports
-from dsnb.pipeline.engine.to_numpy import NumpyConverter
+from dsnb.pipeline.engine.to_device import ArrivedElements
+from dsnb.pipeline.engine.to_numpy import Converter, NumpyConverter
 from dsnb.pipeline.position import DatasetIteration, IteratorPosition
+from dsnb.pipeline.seen_specs import note_element
+from dsnb.stopwatch import Stopwatch
 from dsnb.system_limits import limit_error
 from dsnb.wire import forks
 from dsnb.wire.stage_report import StageReport
@@ -27,6 +31,8 @@ _SLOW_LOOP_NS: Final = 10_000
 """If the user's loop takes at least this long for an element, reporting each one as consumed costs little."""
 _MAX_UNREPORTED_NS: Final = 1_000_000
 """The longest time for which a faster loop may leave consumed elements unreported."""
+_SHORT_RUN: Final = 8
+"""Runs of at most this many elements are reported one by one to any loop: pulling such a run costs more than that."""
 
 
 class ElementIterator(Iterator[Any]):
@@ -60,7 +66,16 @@ class ElementIterator(Iterator[Any]):
         writable: bool = False,
         iteration: DatasetIteration | None = None,
     ) -> None:
-        self._state = _IteratorState(stage, max_run_length, NumpyConverter(writable=writable))
+        placement = iteration.placement if iteration is not None else None
+        on_device = placement is not None and placement.on_device
+        converter: Converter = (
+            ArrivedElements(placement)
+            if placement is not None and on_device
+            else NumpyConverter(writable=writable, placement=placement)
+        )
+        self._state = _IteratorState(stage, max_run_length, converter, placement.clock if placement else None)
+        if iteration is not None and placement is None:
+            self._state.on_first_element = partial(note_element, iteration.operation)
         self._iteration = iteration
         self._run: Iterator[Any] = iter(())
         self._lock = threading.RLock()
@@ -275,7 +290,9 @@ class ElementIterator(Iterator[Any]):
 class _IteratorState:
     """The part of an iterator that its finalizer needs: pipeline and pulled elements, but not the iterator."""
 
-    def __init__(self, stage: Stage | None, max_run_length: int, converter: NumpyConverter) -> None:
+    def __init__(
+        self, stage: Stage | None, max_run_length: int, converter: Converter, clock: Stopwatch | None = None
+    ) -> None:
         self.stage = stage
         self.begun = False
         """Whether the pipeline was started and has reached its start position."""
@@ -285,6 +302,9 @@ class _IteratorState:
         self._fork_generation = forks.generation()
         self._run_length = AdaptiveRunLength(max_run_length)
         self._converter = converter
+        self._conversion_clock = clock
+        self.on_first_element: Callable[[Any], None] | None = None
+        """Called once, with the first element that is delivered."""
         self._run: Iterator[Any] = iter(())
         self._unconverted: list[Any] = []
         self._failure: Exception | None = None
@@ -301,7 +321,8 @@ class _IteratorState:
 
     def at_position(self, position: IteratorPosition, stage: Stage | None) -> _IteratorState:
         """Return a fresh state with the same settings, at `position`."""
-        source = _IteratorState(stage, self._run_length.maximum, self._converter.fresh_copy())
+        converter = self._converter.fresh_copy()
+        source = _IteratorState(stage, self._run_length.maximum, converter, self._conversion_clock)
         source._pulled, source._had_errors, source.ended = position.yielded, position.failed, position.ended
         return source
 
@@ -331,6 +352,15 @@ class _IteratorState:
         Raises:
             FailedPreconditionError: this process inherited the iterator by a fork.
         """
+        if self._conversion_clock is None:
+            return self._next_run()
+        before = self._conversion_clock.ns
+        run = self._next_run()
+        if self.stage is not None:
+            self.stage.note_conversion(self._conversion_clock.ns - before)
+        return run
+
+    def _next_run(self) -> Iterator[Any]:
         self.refuse_inherited()
         # The user asked for more, so all elements of the last run are consumed.
         self._reporter.finish_run()
@@ -348,6 +378,9 @@ class _IteratorState:
             elements, self._failure, self._unconverted = self._converter.convert(run)
         if not elements:
             self._raise_failure()
+        if self.on_first_element is not None and elements:
+            self.on_first_element(elements[0])
+            self.on_first_element = None
         self._run = self._reporter.hand_out(elements)
         return self._run
 
@@ -420,9 +453,9 @@ class _ConsumptionReporter:
     """Reports to the source of a pipeline which elements the user consumed, if the source needs to know.
 
     A service gives what one client did not consume to another one, so it needs the exact count. Reporting one element
-    costs a few hundred nanoseconds. So single elements are reported only for loops that take at least `_SLOW_LOOP_NS`
-    for each element. Faster loops report whole runs, whose length is limited so that a run lasts at most
-    `_MAX_UNREPORTED_NS`.
+    costs a few hundred nanoseconds. So single elements are reported only for short runs, and for loops that take at
+    least `_SLOW_LOOP_NS` for each element. Faster loops report whole runs, whose length is limited so that a run lasts
+    at most `_MAX_UNREPORTED_NS`.
     """
 
     def __init__(self) -> None:
@@ -430,6 +463,7 @@ class _ConsumptionReporter:
         self._asked = False
         self._handed_out = 0
         self._handed_out_at_ns = 0
+        self._slow_loop = True
         self._reports_each = True
         self.max_run_length = MAX_RUN_LENGTH
         """The longest run to pull."""
@@ -446,6 +480,7 @@ class _ConsumptionReporter:
         if self._listener is None:
             return iter(elements)
         self._handed_out, self._handed_out_at_ns = len(elements), perf_counter_ns()
+        self._reports_each = self._slow_loop or len(elements) <= _SHORT_RUN
         return _ReportedElements(elements, self._listener, self) if self._reports_each else iter(elements)
 
     def finish_run(self, unread: int = 0) -> None:
@@ -456,9 +491,9 @@ class _ConsumptionReporter:
         each_ns = (perf_counter_ns() - self._handed_out_at_ns) // count
         if not self._reports_each:
             self._listener.consumed(count, 0)
-        self._reports_each = each_ns >= _SLOW_LOOP_NS
+        self._slow_loop = each_ns >= _SLOW_LOOP_NS
         self.max_run_length = (
-            MAX_RUN_LENGTH if self._reports_each else max(1, min(MAX_RUN_LENGTH, _MAX_UNREPORTED_NS // max(1, each_ns)))
+            MAX_RUN_LENGTH if self._slow_loop else max(1, min(MAX_RUN_LENGTH, _MAX_UNREPORTED_NS // max(1, each_ns)))
         )
 
     def report_error(self) -> None:

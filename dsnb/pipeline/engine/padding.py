@@ -27,7 +27,7 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
         shapes: Nested like the elements: the sizes of each leaf, None for the largest size in the batch. None alone
             means that for all leaves.
         values: Nested like the elements: the fill value of each leaf. One value applies to all leaves; None means
-            zeros, "" and the like.
+            zeros or "".
     """
 
     shapes: Any = None

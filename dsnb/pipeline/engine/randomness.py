@@ -29,3 +29,19 @@ def generator(context: BuildContext, seed: int | None, *node_index: int) -> np.r
 def fixed_generator(seed: int | None) -> np.random.Generator:
     """Return a generator that draws the same in every iteration of every run."""
     return np.random.default_rng([FIXED_SEED if seed is None else seed % _SEED_RANGE])
+
+
+def iteration_key(context: BuildContext, seed: int | None) -> list[int]:
+    """Return the key of what all tasks of one iteration must draw alike, although they share its splits.
+
+    Such tasks have roots of their own. Without a seed they use a fixed one, so that no row is read twice; iterations
+    differ all the same.
+    """
+    if seed is None:
+        return context.seed(FIXED_SEED if context.splits is not None else None)
+    return context.seed(seed % _SEED_RANGE)
+
+
+def fixed_key(seed: int | None) -> list[int]:
+    """Return a key that is the same in every iteration of every run."""
+    return [FIXED_SEED if seed is None else seed % _SEED_RANGE]

@@ -75,7 +75,7 @@ class Stage:
         self.inputs = inputs
         self.elements = 0
         self.wait_ns = 0
-        self._spent = Stopwatch()
+        self.stopwatch = Stopwatch()
         """Measures pulls."""
         self._previous_split_wait_ns = 0
         """Time that the sources of earlier iterations waited for splits."""
@@ -83,7 +83,7 @@ class Stage:
         self._failure: Exception | None = None
         self._cancelled = False
         self._closed = False
-        self._delivered = 0
+        self.delivered = 0
         """Elements delivered since it began, including errors in place of elements."""
         self._had_errors = False
         self._start_point = START
@@ -111,28 +111,28 @@ class Stage:
             failure, self._failure = self._failure, None
             self._note_error(failure)
             raise failure
-        self._spent.start()
+        self.stopwatch.start()
         try:
             run = self.produce(want)
         except Exception as error:
             self._note_error(error)
             raise
         finally:
-            self._spent.stop()
+            self.stopwatch.stop()
         count = len(run)
         self.elements += count
-        self._delivered += count
+        self.delivered += count
         return run
 
     def _note_error(self, error: Exception) -> None:
         if is_element_error(error):
-            self._delivered += 1
+            self.delivered += 1
             self._had_errors = True
 
     @property
     def spent_ns(self) -> int:
         """Time spent in `pull` so far, including the running one: a function may take minutes."""
-        return self._spent.ns
+        return self.stopwatch.ns
 
     def produce(self, want: int) -> Run:
         """Do the work of `pull`, without counters and timing."""
@@ -159,6 +159,11 @@ class Stage:
             left -= dropped
         return count - left
 
+    def note_conversion(self, ns: int) -> None:
+        """Add time that the user's `next` spent on making a framework's objects; sources that report it count it."""
+        for stage in self.inputs:
+            stage.note_conversion(ns)
+
     def shared_with_other_readers(self) -> bool:
         """Whether other clients may have received elements of this iteration, so that a repeated read may differ."""
         return any(stage.shared_with_other_readers() for stage in self.inputs)
@@ -170,6 +175,13 @@ class Stage:
         else. A stage that may buffer elements yields 0: it needs its input from the first element.
         """
         return ((stage, 0) for stage in self.inputs)
+
+    def input_index(self, element: int) -> int | None:
+        """Return with which element of the only input an element begins, both counted since the stages began.
+
+        None if that depends on the elements, or there are several inputs.
+        """
+        return None
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
         """Connect this stage's source to reports of what the user consumes, where counts can be translated.
@@ -217,7 +229,7 @@ class Stage:
             # The base's `skip` pulls, and counts an error as one element; a subclass's may not.
             Stage.skip(self, point.skip) if point.skip_one_by_one else self.skip(point.skip)
         # Counts of this stage start here; `resume_point` adds them to the point.
-        self._start_point, self._delivered, self._had_errors = point.without_finished_splits(), 0, False
+        self._start_point, self.delivered, self._had_errors = point.without_finished_splits(), 0, False
         if self._resumable_positions is not None:
             self._resumable_positions = ResumablePositions()
 
@@ -230,7 +242,7 @@ class Stage:
         """
         if self._resumable_positions is not None:
             self._resumable_positions.add(
-                self._delivered + undelivered, self.inputs[0]._delivered if self.inputs else 0, counter
+                self.delivered + undelivered, self.inputs[0].delivered if self.inputs else 0, counter
             )
 
     def enable_inline_calls(self) -> bool:
@@ -301,7 +313,7 @@ class Stage:
     def continue_counters(self, previous: Stage) -> None:
         """Add the counters of the previous iteration's stage, since counters in a report only grow."""
         self.elements += previous.elements
-        self._spent.add(previous.spent_ns)
+        self.stopwatch.add(previous.spent_ns)
         self.wait_ns += previous.wait_ns
         self._previous_split_wait_ns += previous._split_wait_ns()
         for mine, its in zip(self.inputs, previous.inputs, strict=True):
@@ -343,6 +355,9 @@ class AlignedStage(Stage):
     def consumed_inputs(self, count: int) -> Iterable[tuple[Stage, int]]:
         return ((self.inputs[0], count),)
 
+    def input_index(self, element: int) -> int | None:
+        return element
+
     def resume_point(self, count: int) -> ResumePoint:
         return self.resume_point_of_inputs(count)
 
@@ -365,7 +380,7 @@ def repeated_seconds(stage: Stage, point: ResumePoint) -> float:
     """Estimate the seconds of work that a fresh stage repeats when it begins at a point of this one."""
     seconds = sum(repeated_seconds(source, part) for source, part in zip(stage.inputs, point.inputs, strict=False))
     if point.skip and not stage.skips_cheaply:
-        seconds += point.skip * stage.spent_ns / max(1, stage._delivered) / 1e9
+        seconds += point.skip * stage.spent_ns / max(1, stage.delivered) / 1e9
     return seconds
 
 

@@ -7,9 +7,9 @@ works on runs, because a NumPy scalar made on its own costs ten times as much as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dsnb.elements.copying import IMMUTABLE
 from dsnb.elements.leaf_errors import invalid_leaf_error
 from dsnb.elements.structure import LEAF, Structure, StructureMismatch, columns_of, elements_of, structure_of
 from dsnb.errors import InvalidArgumentError
+from dsnb.frameworks.placement import Placement
 from dsnb.pipeline.engine.stage import Run, as_list
 from dsnb.pipeline.operation import operation_of
 
@@ -34,27 +35,50 @@ _ARRAY_TYPES: Final = {np.ndarray}
 _UNCHANGED_TYPES: Final = IMMUTABLE - _PYTHON_NUMBERS.keys() - {type(None)}
 
 
+class Converter(Protocol):
+    """The last step of an iterator: makes what the user gets of what the pipeline returned."""
+
+    def fresh_copy(self) -> Self:
+        """Return a converter with the same settings for other elements."""
+        ...
+
+    def convert(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
+        """Convert a run; return the elements before the first invalid one, its error, and the elements after it."""
+        ...
+
+
 class NumpyConverter:
     """Converts runs to lists of NumPy elements, all with the structure of the first one.
 
     Args:
         writable: Whether arrays are copies that the user may write to; otherwise they are read-only.
+        placement: Makes a framework's objects of the NumPy leaves; None to leave them as they are.
 
     Example:
         >>> NumpyConverter().convert([1, 2])[0]
         [np.int64(1), np.int64(2)]
     """
 
-    def __init__(self, *, writable: bool = False) -> None:
+    def __init__(self, *, writable: bool = False, placement: Placement | None = None) -> None:
         self._structure: Structure | None = None
         self._writable = writable
+        self._placement = placement
 
     def fresh_copy(self) -> NumpyConverter:
         """Return a converter with the same settings for other elements."""
-        return NumpyConverter(writable=self._writable)
+        return NumpyConverter(writable=self._writable, placement=self._placement)
 
     def convert(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
         """Convert a run; return the elements before the first invalid one, its error, and the elements after it."""
+        if self._placement is None:
+            return self._convert_run(run)
+        self._placement.clock.start()
+        try:
+            return self._convert_run(run)
+        finally:
+            self._placement.clock.stop()
+
+    def _convert_run(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
         try:
             return self._convert_all(run), None, []
         except (StructureMismatch, InvalidArgumentError):
@@ -64,7 +88,11 @@ class NumpyConverter:
         if self._structure is None:
             self._structure = structure_of(run[0])
         elements = _to_numpy(run, self._structure)
-        return _copy_arrays(elements, self._structure) if self._writable else elements
+        if self._writable:
+            elements = _map_leaves(_copy_leaf, elements, self._structure)
+        if self._placement is not None:
+            elements = _map_leaves(self._placement.convert_leaf, elements, self._structure)
+        return elements
 
     def _convert_each(self, run: list[Any]) -> tuple[list[Any], Exception | None, list[Any]]:
         out: list[Any] = []
@@ -95,9 +123,11 @@ def _to_numpy(run: Run, structure: Structure) -> list[Any]:
     return list(elements_of(structure, iter(converted), len(elements)))
 
 
-def _copy_arrays(elements: list[Any], structure: Structure) -> list[Any]:
-    """Return the elements with all arrays copied."""
-    columns = [list(map(_copy_leaf, column)) for column in columns_of(structure, elements)]
+def _map_leaves(function: Callable[[Any], Any], elements: list[Any], structure: Structure) -> list[Any]:
+    """Return the elements with the results of a function in place of their leaves."""
+    if structure is LEAF:
+        return list(map(function, elements))
+    columns = [list(map(function, column)) for column in columns_of(structure, elements)]
     return list(elements_of(structure, iter(columns), len(elements)))
 
 

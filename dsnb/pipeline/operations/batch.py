@@ -33,6 +33,10 @@ class Batch(Operation, frozen=True, kw_only=True):
         spare = 0 if self.drop_remainder else self.size - 1
         return map_cardinality(self.inputs[0].cardinality, lambda count: (count + spare) // self.size)
 
+    @property
+    def inputs_per_element(self) -> int:
+        return self.size
+
     def build(self, context: BuildContext) -> Stage:
         (source,) = self.build_inputs(context)
         assemble = partial(batch_of, allocate=context.allocate)

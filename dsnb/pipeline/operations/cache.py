@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dsnb.cache.opened_files import FileComparison, FileState, OpenedFiles, file_states
 from dsnb.cache.recordings.backends import PipelineRecordings, warn
 from dsnb.cache.recordings.frames import Run, frames_from_run, rows
-from dsnb.cache.recordings.locations import check_location, recordings_at, without_password
+from dsnb.cache.recordings.locations import check_location, recordings_at
 from dsnb.cache.recordings.memory import RecordingMemory
 from dsnb.cache.recordings.metadata import RecordingMetadata
 from dsnb.cache.recordings.reader import RecordingReader
@@ -29,6 +29,7 @@ from dsnb.pipeline.engine.stage import Stage, as_list, concat_as_list
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged, walk
 from dsnb.pipeline.operations.cache_splits import SplitCacheStage
 from dsnb.pipeline.splits import FileSource, SplitProvider, split_providers
+from dsnb.storage.urls import without_password
 from dsnb.wire.threads import shielded
 
 CHUNK_BYTES: Final = 16 << 20
@@ -79,6 +80,11 @@ class Cache(Unchanged, frozen=True, kw_only=True):
 
     def __dsnb_result__(self) -> Operation:
         return self.inputs[0]
+
+    @property
+    def inputs_per_element(self) -> int:
+        """0: a recording is kept split by split, so its splits do not depend on later operations."""
+        return 0
 
     def split_provider(self) -> SplitProvider | None:
         """None: the sources have the splits, if the input can be recorded split by split.
@@ -140,15 +146,26 @@ class Cache(Unchanged, frozen=True, kw_only=True):
         """
         if self.where is None:
             return self.memory.recordings(kind + _shard_key(self.inputs[0]))
-        found = fingerprint(self.inputs[0], result=True)
-        refuse_unhashable(found, self.name)
-        known = {path: state for _, path, state in file_states(found.files, "content" if self.content else "change")}
-        key = fingerprint((kind, found.digest, known)).digest
+        key, found, known = self._key(kind)
         about = RecordingMetadata.from_fingerprint(chain_of_names(self.inputs[0]), found, tuple(known.items()))
         return recordings_at(self.where, key, about, limit=self.limit, expire_s=self.expire_s)
 
+    def key(self) -> str:
+        """The key under which a location has the recording of whole passes of this pipeline.
+
+        Raises:
+            FailedPreconditionError: the pipeline has no key.
+        """
+        return self._key("")[0]
+
+    def _key(self, kind: str) -> tuple[str, Fingerprint, dict[str, str]]:
+        found = fingerprint(self.inputs[0], result=True)
+        refuse_unhashable(found, self.name)
+        known = {path: state for _, path, state in file_states(found.files, "content" if self.content else "change")}
+        return fingerprint((kind, found.digest, known)).digest, found, known
+
     def check(self) -> None:
-        """Check that the pipeline has a key and the location can be read; warn if the input draws anew each time.
+        """Check that the pipeline has a key and the location can be read; warn if the input is random in each epoch.
 
         Raises:
             FailedPreconditionError: some value in the pipeline cannot be hashed, so changes of it would not be noticed;

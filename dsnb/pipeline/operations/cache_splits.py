@@ -69,6 +69,7 @@ class SplitCacheStage(Stage):
             entropy=recording.entropy,
             iteration_path=(0,),
             provider=0,
+            split_sizes=(),
             deterministic=True,
             allocate=None,
             copied_later=False,

@@ -28,6 +28,10 @@ class Enumerate(Operation, frozen=True, kw_only=True):
     def cardinality(self) -> int:
         return self.inputs[0].cardinality
 
+    @property
+    def inputs_per_element(self) -> int:
+        return 1
+
     def build(self, context: BuildContext) -> Stage:
         (source,) = self.build_inputs(context)
         return EnumerateStage(self, source)

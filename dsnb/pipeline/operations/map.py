@@ -170,7 +170,8 @@ class ParallelMapStage(AlignedStage):
         self._busy_ns += report.busy_ns
         self.wait_ns = report.wait_ns
         if self._threads is None:
-            self._threads, self._trial, self._decided = previous._threads, previous._trial, previous._decided
+            self._threads, self._trial = previous._threads, previous._trial  # noqa: SLF001 - of the same class
+            self._decided = previous._decided  # noqa: SLF001
 
     def cancel(self) -> None:
         if self._pool is not None:

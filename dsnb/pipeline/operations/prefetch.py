@@ -60,7 +60,7 @@ class PrefetchStage(AlignedStage):
             name=self.name,
             depth=depth,
             elements=self.elements,
-            busy_ns=max(0, self._spent.completed_ns - waited),  # finished pulls only, like `waited`
+            busy_ns=max(0, self.stopwatch.completed_ns - waited),  # finished pulls only, like `waited`
             wait_ns=waited,
             buffered=ahead.buffered,
             capacity=ahead.capacity,

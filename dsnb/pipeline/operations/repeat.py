@@ -1,4 +1,4 @@
-"""`Dataset.repeat`: reads the input several times, built anew for each iteration."""
+"""`Dataset.repeat`: reads the input several times, with new stages for each iteration."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _MAX_ITERATION_STARTS: Final = 4096
 class Repeat(SameSpec, frozen=True, kw_only=True):
     """The input `count` times; None means forever."""
 
+    repeats_input = True
     count: int | None = None
 
     @property

@@ -18,7 +18,7 @@ class Replicate(Unchanged, frozen=True, kw_only=True):
         >>> from dsnb.elements.structure import structure_of
         >>> pairs = Zip(inputs=(Range(stop=9), Replicate(inputs=(Range(stop=5),))), structure=structure_of((0, 0)))
         >>> split_providers(pairs)
-        (SplitProvider(source='range(9)', count=9),)
+        (SplitProvider(source='range(9)', count=9, divisible=True),)
     """
 
     replicated: ClassVar[bool] = True

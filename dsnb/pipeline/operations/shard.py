@@ -58,9 +58,12 @@ class ShardStage(Stage):
 
     def __init__(self, operation: Shard, source: Stage) -> None:
         super().__init__(operation.name, source)
-        self._count = operation.count
+        self._count, self._index = operation.count, operation.index
         self._gap = operation.index
         """How many elements come before the next one of this shard."""
+
+    def input_index(self, element: int) -> int | None:
+        return (self._start_point.skip + element) * self._count + self._index
 
     def produce(self, want: int) -> Run:
         needed = self._gap + 1 + (want - 1) * self._count

@@ -33,6 +33,10 @@ class Shuffle(SameSpec, frozen=True, kw_only=True):
         return self.inputs[0].cardinality
 
     @property
+    def inputs_per_element(self) -> int:
+        return 1
+
+    @property
     def draws_without_seed(self) -> bool:
         """False if it has a seed or draws the same in all iterations."""
         return self.seed is None and self.reshuffle

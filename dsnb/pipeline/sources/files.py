@@ -18,25 +18,34 @@ from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.pipeline.engine.randomness import FIXED_SEED, generator
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
-from dsnb.pipeline.splits import FileSource, SourceStage
+from dsnb.pipeline.splits import FileSource, SourceStage, SplitProvider
+from dsnb.storage import urls
 
 Pattern = str | os.PathLike[str]
 
 
-def matching_files(patterns: Sequence[Pattern]) -> tuple[str, ...]:
+def matching_files(patterns: Sequence[Pattern], name: str = "file_pattern") -> tuple[str, ...]:
     """Return the files that match the patterns, absolute, sorted, each once.
+
+    Args:
+        patterns: Paths and URLs with `*`, `?`, `[...]` and `**`.
+        name: The name of the argument, for errors.
 
     Raises:
         NotFoundError: no file matches.
     """
     # Absolute, because a worker may have another working directory.
-    found = {file for pattern in patterns for file in _matches(os.path.abspath(pattern))}
+    found = {file for pattern in patterns for file in _matches(urls.absolute(os.fspath(pattern)))}
     if not found:
         raise NotFoundError(
-            f"no file matches `file_pattern`: {' or '.join(map(short_repr, patterns)) or 'an empty list of patterns'}",
+            f"no file matches `{name}`: {' or '.join(map(_shown, patterns)) or 'an empty list of patterns'}",
             hint=f"look from {os.getcwd()}; `**` goes into folders, `*` does not",
         )
     return tuple(sorted(found))
+
+
+def _shown(pattern: Pattern) -> str:
+    return short_repr(urls.shown(pattern) if isinstance(pattern, str) else pattern)
 
 
 def _matches(pattern: str) -> list[str]:
@@ -46,17 +55,47 @@ def _matches(pattern: str) -> list[str]:
     return found
 
 
+def files_of(name: str, patterns: Sequence[Pattern], suffix: str = "") -> tuple[str, ...]:
+    """Return the files that paths, patterns and folders stand for, in the given order, each once.
+
+    Args:
+        name: The name of the argument, for errors.
+        patterns: Paths and URLs; those with `*`, `?` or `[` are patterns.
+        suffix: How the files in a folder end that are wanted, as in ".parquet"; empty if folders are not expanded.
+
+    Raises:
+        NotFoundError: no file matches one of the patterns.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        whole = urls.absolute(os.fspath(pattern))
+        if suffix and (whole.endswith("/") if urls.is_url(whole) else os.path.isdir(whole)):
+            found.update(dict.fromkeys(matching_files([f"{whole.rstrip('/')}/**/*{suffix}"], name)))
+        elif not set(whole) & set("*?[") or os.path.exists(whole):
+            found[whole] = None
+        else:
+            found.update(dict.fromkeys(matching_files([whole], name)))
+    if not found:
+        raise InvalidArgumentError(f"`{name}` is empty", hint='pass a path or several, as in "data/*"')
+    return tuple(found)
+
+
 def paths(name: str, value: Any) -> tuple[str, ...]:
-    """Check and return one path or several."""
+    """Check and return one path or URL, or several."""
     if isinstance(value, (str, bytes, os.PathLike)):
-        return (path(name, value),)
+        return (_path_or_url(name, value),)
     if hasattr(value, "operation"):
         raise InvalidArgumentError(
             f"`{name}` is a Dataset",
             hint="pass a path or a list of paths; for a dataset of paths, paths.flat_map(dsnb.TextLineDataset)",
         )
-    found: tuple[str, ...] = each(path, 'pass a path or a list of paths, as in "a/*.png"')(name, value)
+    found: tuple[str, ...] = each(_path_or_url, 'pass a path or a list of paths, as in "a/*.png"')(name, value)
     return found
+
+
+def _path_or_url(name: str, value: Any) -> str:
+    given: str = path(name, value)
+    return urls.check_file_url(name, given) if urls.is_url(given) else given
 
 
 class ListFiles(FileSource, frozen=True, kw_only=True):
@@ -81,6 +120,9 @@ class ListFiles(FileSource, frozen=True, kw_only=True):
     def draws_without_seed(self) -> bool:
         """Whether it shuffles and has no seed."""
         return self.shuffle and self.seed is None
+
+    def split_provider(self) -> SplitProvider:
+        return SplitProvider(self.name, len(self.files), divisible=True)
 
     def build(self, context: BuildContext) -> Stage:
         return ListFilesStage(self, context)

@@ -24,7 +24,7 @@ from dsnb.pipeline.splits import SourceStage, SplitProvider
 
 
 class Generator(Operation, frozen=True, kw_only=True):
-    """The elements that `function(*arguments)` yields; called anew for each iteration."""
+    """The elements that `function(*arguments)` yields; called once for each iteration."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
@@ -51,6 +51,8 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
     """The elements of one call of the user's function; a call of the engine is a `next` of its iterator."""
 
     results_are_elements = True
+
+    takes_positions_when_needed = True
 
     def __init__(self, operation: Generator, context: BuildContext) -> None:
         super().__init__(operation.name, context, 1)

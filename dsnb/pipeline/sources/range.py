@@ -33,7 +33,7 @@ class Range(Operation, frozen=True, kw_only=True):
         return len(range(self.start, self.stop, self.step))
 
     def split_provider(self) -> SplitProvider:
-        return SplitProvider(self.name, self.cardinality)
+        return SplitProvider(self.name, self.cardinality, divisible=True)
 
     def build(self, context: BuildContext) -> Stage:
         return RangeStage(self, context)

@@ -33,7 +33,7 @@ class Slices(Operation, frozen=True, kw_only=True):
         return len(self.columns[0])
 
     def split_provider(self) -> SplitProvider:
-        return SplitProvider(self.name, self.cardinality)
+        return SplitProvider(self.name, self.cardinality, divisible=True)
 
     def build(self, context: BuildContext) -> Stage:
         return SlicesStage(self, context)

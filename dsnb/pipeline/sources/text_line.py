@@ -7,12 +7,13 @@ from itertools import islice
 from typing import IO, Any, cast
 
 from dsnb.elements.spec import STR, TensorSpec
-from dsnb.errors import DataLossError
+from dsnb.errors import DataLossError, DsnbError
 from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.sources.compressed import BUFFER_BYTES, open_file
 from dsnb.pipeline.splits import FileSource, SourceStage
+from dsnb.storage.urls import shown
 
 
 class TextLines(FileSource, frozen=True, kw_only=True):
@@ -39,6 +40,8 @@ class TextLinesStage(SourceStage):
     A file that cannot be opened or read further is one error, and reading continues with the next file. A line that is
     not valid UTF-8 is one error, and reading continues with the next line.
     """
+
+    takes_positions_when_needed = True
 
     def __init__(self, operation: TextLines, context: BuildContext) -> None:
         super().__init__(operation.name, context, len(operation.files))
@@ -73,7 +76,7 @@ class TextLinesStage(SourceStage):
             lines: list[bytes] = []
             try:
                 lines.extend(islice(cast("IO[bytes]", self._file), want))
-            except (OSError, EOFError, zlib.error) as failure:
+            except (DsnbError, OSError, EOFError, zlib.error) as failure:
                 self._file_error = self._as_data_loss(failure)
             if lines:
                 return lines
@@ -83,11 +86,11 @@ class TextLinesStage(SourceStage):
         return []
 
     def _as_data_loss(self, failure: Exception) -> Exception:
-        """Return errors of the disk unchanged, and errors of the decompressor as one that names the file."""
-        if getattr(failure, "errno", None) is not None:
+        """Return errors of disk and store unchanged, and errors of the decompressor as one that names the file."""
+        if isinstance(failure, DsnbError) or getattr(failure, "errno", None) is not None:
             return failure
         return DataLossError(
-            f"{self._path} cannot be unpacked ({failure})",
+            f"{shown(self._path)} cannot be unpacked ({failure})",
             did="the rest of the file was left out; reading continues with the next file",
             hint='write it again; `compression_type` is "GZIP", "ZLIB" or "" for a file that is not compressed',
         )

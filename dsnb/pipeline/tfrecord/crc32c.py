@@ -23,7 +23,8 @@ _MASK_DELTA: Final = 0xA282EAD8
 Array = np.ndarray[Any, Any]
 
 
-def _native_crc32c() -> Callable[[bytes], int] | None:
+def native_crc32c() -> Callable[[bytes], int] | None:
+    """The function of `google_crc32c`; None if it is absent or has no native code."""
     try:
         import google_crc32c
     except ImportError:
@@ -97,7 +98,7 @@ def _shift_tables() -> list[list[int]]:
     return tables
 
 
-crc32c: Callable[[bytes], int] = _native_crc32c() or crc32c_numpy
+crc32c: Callable[[bytes], int] = native_crc32c() or crc32c_numpy
 """Computes the checksum of some bytes."""
 
 

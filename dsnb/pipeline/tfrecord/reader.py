@@ -10,7 +10,7 @@ import struct
 import zlib
 from typing import IO, Final
 
-from dsnb.errors import DataLossError
+from dsnb.errors import DataLossError, DsnbError
 from dsnb.pipeline.tfrecord.crc32c import masked_crc32c
 
 HEADER: Final = struct.Struct("<QI")
@@ -86,8 +86,10 @@ class RecordReader:
     def _read(self, count: int) -> bytes:
         try:
             return self._file.read(count)
-        except (EOFError, zlib.error, OSError) as error:
-            if getattr(error, "errno", None) is not None:  # an error of the disk, not of decompression
+        except (DsnbError, EOFError, zlib.error, OSError) as error:
+            # An error of the disk or of a store, not of decompression.
+            if isinstance(error, DsnbError) or getattr(error, "errno", None) is not None:
+                self._rest_unreadable = True
                 raise
             raise self._give_up(self._buffer_start, f"cannot be unpacked ({error})") from error
 

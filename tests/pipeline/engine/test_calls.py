@@ -42,6 +42,35 @@ def test_results_before_an_error_are_kept_and_the_error_has_its_place_noted() ->
     assert failure.__notes__[0].startswith(f"in map(f), {__file__.replace('engine/test_calls', 'driving')}:")
 
 
+@pytest.mark.parametrize("run", [[(1, 2)], [5, (1, 2)]], ids=["tuples", "mixed"])
+@pytest.mark.parametrize("function", [lambda pair: pair, len], ids=["of the user", "written in C"])
+def test_an_error_says_that_a_tuple_is_unpacked_if_the_function_cannot_take_its_parts(
+    function: Any, run: list[Any]
+) -> None:
+    _, failure = called(function, run[-1:] if function is len else run)
+    assert isinstance(failure, TypeError)
+    assert failure.__notes__[0] == (
+        "map(f) unpacks a tuple: the function is called with its 2 parts, as 2 arguments; "
+        "`lambda *element: ...` takes the whole tuple"
+    )
+
+
+def test_an_error_says_that_a_list_is_not_unpacked_if_the_function_would_take_its_parts() -> None:
+    _, failure = called(lambda image, label: (image, label), [[1, 2]])
+    assert isinstance(failure, TypeError)
+    assert failure.__notes__[0].startswith("map(f) unpacks a tuple, but passes a list as one argument")
+
+
+@pytest.mark.parametrize("element", [(1, 2), [1, 2], 3], ids=["tuple", "list", "number"])
+def test_a_type_error_in_the_function_itself_gets_no_note_about_tuples(element: Any) -> None:
+    def adds(*parts: Any) -> Any:
+        return parts[0] + "text"
+
+    _, failure = called(adds, [element])
+    assert isinstance(failure, TypeError)
+    assert [note for note in failure.__notes__ if "tuple" in note] == []
+
+
 @pytest.mark.parametrize("control", [StopIteration, GeneratorExit, SystemExit])
 @pytest.mark.parametrize("run", [[0, 1, 2], [(0,), (1,), (2,)], [0, (1,), 2]], ids=["plain", "tuples", "mixed"])
 def test_control_flow_raised_by_the_function_becomes_a_user_code_error(control: type, run: list[Any]) -> None:

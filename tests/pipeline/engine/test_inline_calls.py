@@ -14,6 +14,7 @@ from dsnb.errors import CancelledError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.inline_calls import InlineCalls
 from dsnb.pipeline.engine.stage import Run, Stage
+from dsnb.pipeline.engine.threaded_calls import Extend
 from tests.pipeline.driving import context, drain, failing_at, plain, run
 from tests.support.waiting import wait_for
 
@@ -115,20 +116,26 @@ def test_what_a_pull_has_so_far_is_taken_once(bench: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_pull_that_was_taken_whole_goes_on_with_a_single_call(bench: Make, name: str) -> None:
+def test_a_pull_that_was_taken_whole_goes_on_with_a_single_call(
+    bench: Make, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is looked at once: what a longer run had would wait for the run's slowest call."""
     held, taken = Held(), list[Any]()
+
+    class LookedAt(InlineCalls):
+        def __init__(self, extend: Extend) -> None:
+            def looked_at_in_the_last_moment(out: list[Any], left: list[Any]) -> BaseException | None:
+                failure = extend(out, left)
+                if extend in last_stage and not taken:
+                    taken.extend(one.stage.take_partial_run() or ())
+                return failure
+
+            super().__init__(looked_at_in_the_last_moment)
+            last_stage[:] = [extend]
+
+    last_stage = list[Extend]()
+    monkeypatch.setattr("dsnb.pipeline.engine.calls.InlineCalls", LookedAt)
     one = bench(PIPELINES[name](held))
-    calls: InlineCalls = one.stage._inline_calls  # type: ignore[attr-defined]
-    extend = calls._extend
-
-    def looked_at_in_the_last_moment(out: list[Any], left: list[Any]) -> BaseException | None:
-        failure = extend(out, left)
-        if not taken:
-            taken.extend(one.stage.take_partial_run() or ())
-        return failure
-
-    calls._extend = looked_at_in_the_last_moment
     before, last = list[Any](), list[Any]()
     while not taken:  # at once but where another map is behind: its runs are shorter while the machine is busy
         before, last = before + last, plain(list(one.pull(4).result(30.0)))

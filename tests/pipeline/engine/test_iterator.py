@@ -233,3 +233,18 @@ def test_elements_that_belong_to_another_reader_by_now_are_left_out_and_reading_
     assert got[at:] == list(range(40))[40 - len(got[at:]) :], "what comes behind the gap"
     assert stage.had == len(got)
     assert stage.given == 40, "reading went on to the end"
+
+
+class ShortRuns(Withdrawn):
+    """Gives its elements in runs of three, as a pipeline does whose elements take longer than the loop."""
+
+    def produce(self, want: int) -> list[int]:
+        return super().produce(min(want, 3))
+
+
+def test_each_element_of_a_short_run_counts_as_consumed_at_once_however_fast_the_loop_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dsnb.pipeline.engine.iterator._SLOW_LOOP_NS", 1 << 60)  # every loop is a fast one
+    stage = ShortRuns(at=-1, look=0)
+    assert [(element, stage.had) for element in ElementIterator(stage)] == [(n, n + 1) for n in range(40)]

@@ -9,7 +9,8 @@ import pytest
 
 from dsnb.errors import CancelledError
 from dsnb.pipeline.engine.calls import UserFunction
-from dsnb.pipeline.engine.parallel import ParallelCalls
+from dsnb.pipeline.engine.parallel import TARGET_RUN_WORK_NS, ParallelCalls
+from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from tests.pipeline.driving import failing_at
 from tests.pipeline.engine.test_look_ahead import Counting, threads
 from tests.support.waiting import wait_for
@@ -125,12 +126,14 @@ def test_work_is_counted_over_all_threads() -> None:
     assert calls.work_ns > 0
 
 
-def test_no_more_is_said_to_lie_ready_than_there_is_room_for() -> None:
+def test_no_more_is_said_to_lie_ready_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that were long because the function was quick are still there when it has become slow."""
+    length = AdaptiveRunLength(target_ns=TARGET_RUN_WORK_NS)
+    monkeypatch.setattr("dsnb.pipeline.engine.parallel.AdaptiveRunLength", lambda **_: length)
     calls = pool(Counting(10_000), lambda x: x)
     while calls.buffered_and_capacity()[0] < 200:
         assert len(calls.take(1)) == 1
-    calls._run_length.want = 1
+    length.want = 1
     ready, room = calls.buffered_and_capacity()
     assert 0 < ready <= room
     calls.close_stage()

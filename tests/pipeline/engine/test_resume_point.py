@@ -76,7 +76,8 @@ class Splits:
 
 def build(dataset: dsnb.Dataset, splits: Splits | None) -> Stage:
     feed = DispatcherFeed("t", len(splits.counts), splits.ask, splits.runs) if splits else None
-    return build_pipeline(dataset.operation, BuildContext(entropy=5, splits=feed))
+    sizes = tuple(provider.size for provider in split_providers(dataset.operation))
+    return build_pipeline(dataset.operation, BuildContext(entropy=5, splits=feed, split_sizes=sizes))
 
 
 def pull(stage: Stage, count: int, rng: random.Random) -> list[Any]:
@@ -121,6 +122,11 @@ PIPELINES: dict[str, Callable[[], dsnb.Dataset]] = {
     "batch": lambda: numbers.map(lambda x: x * 2).batch(7),
     "batch behind errors": lambda: numbers.map(fails_at_7).batch(4),
     "batch, remainder dropped": lambda: numbers.batch(7, drop_remainder=True),
+    "batch of a shuffle": lambda: numbers.shuffle(9).batch(7),
+    "batch, repeated": lambda: numbers.batch(7).repeat(3),
+    "batch of batches": lambda: numbers.batch(7).map(lambda x: x).batch(2, drop_remainder=True).unbatch(),
+    "rows of batches": lambda: numbers.map(fails_at_7).batch(7).unbatch().filter(odd),
+    "items": lambda: dsnb.Dataset.from_random_access(range(50), shuffle=True, seed=3).map(fails_at_7).batch(8),
     "filter": lambda: numbers.filter(odd),
     "filter behind errors": lambda: numbers.map(fails_at_7).filter(odd),
     "batch of filter": lambda: numbers.filter(odd).batch(4),

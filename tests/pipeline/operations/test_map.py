@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsnb.pipeline.dataset import AUTOTUNE, Dataset
+from dsnb.pipeline.engine.autotune import SerialTrial
 from dsnb.pipeline.engine.stage import reports
 from tests.pipeline.driving import context, drain, failing_at, outcomes, plain, run, values
 from tests.pipeline.engine.test_look_ahead import threads
@@ -80,7 +81,7 @@ def test_a_function_that_waits_gets_threads_with_autotune() -> None:
     assert len(seen) > 2
 
 
-def test_threads_that_gain_nothing_are_given_up_with_autotune() -> None:
+def test_threads_that_gain_nothing_are_given_up_with_autotune(monkeypatch: pytest.MonkeyPatch) -> None:
     one_at_a_time = threading.Lock()
     seen: list[str] = []
 
@@ -92,10 +93,17 @@ def test_threads_that_gain_nothing_are_given_up_with_autotune() -> None:
                 pass
             return x
 
+    class Misjudging(SerialTrial):
+        """Finds calls of 0.1 ms, a tenth of what they take on threads that wait for each other, and wants two."""
+
+        is_conclusive = True
+        call_ns = 100_000.0
+
+        def threads(self, cpus: int | None = None) -> int:
+            return 2
+
+    monkeypatch.setattr("dsnb.pipeline.operations.map.SerialTrial", Misjudging)
     stage = Dataset.range(100).map(guarded, AUTOTUNE).operation.build(context())
-    # As if the trial had found calls of 0.1 ms: ten times what they take on threads that wait for each other.
-    stage._trial.wall_ns, stage._trial.calls = 2_000_000, 20  # type: ignore[attr-defined]
-    stage._threads = 2  # type: ignore[attr-defined]
     assert drain(stage, [1]) == list(range(100))
     assert set(seen[:20]) != {threading.current_thread().name}
     assert set(seen[-20:]) == {threading.current_thread().name}
@@ -107,7 +115,7 @@ def test_a_later_pass_keeps_what_was_found_out_about_threads() -> None:
     ds = Dataset.range(30).map(lambda x: time.sleep(0.002) or x, AUTOTUNE).repeat(2)
     stage = ds.operation.build(context())
     drain(stage, [1])
-    assert stage.inputs[0]._threads > 1  # type: ignore[attr-defined]
+    assert stage.inputs[0].report(0).threads > 1
     stage.close()
 
 

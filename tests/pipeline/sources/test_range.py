@@ -36,7 +36,7 @@ def test_a_run_is_a_read_only_array() -> None:
 
 def test_one_number_is_one_split() -> None:
     ds = Dataset.range(0, 10, 3)
-    assert split_providers(ds.operation) == (SplitProvider("range(0, 10, 3)", 4),)
+    assert split_providers(ds.operation) == (SplitProvider("range(0, 10, 3)", 4, divisible=True),)
     feed = Feed([4], piece=3)
     assert drain(ds.operation.build(context(splits=feed.task())), [2]) == [0, 3, 6, 9]
 

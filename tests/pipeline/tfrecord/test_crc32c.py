@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsnb.pipeline.tfrecord.crc32c import _native_crc32c, crc32c, crc32c_numpy, masked_crc32c
+from dsnb.pipeline.tfrecord.crc32c import crc32c, crc32c_numpy, masked_crc32c, native_crc32c
 
 # From RFC 3720, B.4.
 KNOWN = {
@@ -40,9 +40,9 @@ def test_numpy_counts_as_the_library_at_the_edges_of_blocks(size: int) -> None:
 
 
 def test_numpy_counts_where_the_library_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _native_crc32c() is google_crc32c.value
+    assert native_crc32c() is google_crc32c.value
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    assert _native_crc32c() is None
+    assert native_crc32c() is None
 
 
 def test_the_mask_turns_and_adds() -> None:
