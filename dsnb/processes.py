@@ -1,8 +1,12 @@
-"""Facts about processes from the system: when one started, which processors it may use, and how long they were idle."""
+"""Facts about processes from the system: when one started, its host, its processors, and how long these were idle."""
 
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
 from math import ceil
 
 _IDLE, _IOWAIT = 4, 5
@@ -53,6 +57,22 @@ def _quota() -> float:
             return int(most) / int(period)
     except (OSError, ValueError):  # no such file; or "max", which is no limit
         return 0.0
+
+
+@lru_cache(maxsize=1)
+def host_id() -> str:
+    """An identifier that the processes share which compete for the same processors; an address does not say that.
+
+    It is derived from the boot of the kernel, so that network namespaces and pods of one machine have the same, and
+    machines behind one address do not. Containers with processors of their own (a quota) are hosts of their own.
+    """
+    parts = [socket.gethostname()]
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        parts = [file.read().strip()]
+    if _quota():
+        with suppress(OSError):
+            parts.append(os.readlink("/proc/self/ns/cgroup"))
+    return blake2b("\0".join(parts).encode(), digest_size=6).hexdigest()
 
 
 def idle_ns() -> int:

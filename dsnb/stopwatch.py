@@ -34,6 +34,11 @@ class Stopwatch:
         return before if began is None else before + self._clock() - began
 
     @property
+    def running(self) -> bool:
+        """Whether a measurement is in progress."""
+        return self._state[1] is not None
+
+    @property
     def completed_ns(self) -> int:
         """Total time without the measurement in progress."""
         return self._state[0]

@@ -83,7 +83,7 @@ def open_files_text() -> str:
 def _too_many_files_error() -> ResourceExhaustedError:
     return ResourceExhaustedError(
         f"too many files are open: {open_files_text()}",
-        did="what needed another one was given up",
+        did="the operation that needed another one failed",
         hint="close files and iterators that are not used any more, or raise the limit: `ulimit -n 4096` in the shell "
         "that starts Python, or in Python `resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))`",
     )

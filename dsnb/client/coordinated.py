@@ -12,7 +12,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from copy import copy
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dsnb import errors
 from dsnb.client import notices
@@ -174,7 +174,14 @@ class CoordinatedStage(JobReader):
         self._losses_received = joined.loss_count
         self._consumer_timeout_s = joined.consumer_timeout_ms / 1000
         self._inbox = CoordinatedInbox(options.num_consumers)
-        self._tasks = CoordinatedTaskTable(self._inbox, joined.client_id, options, self._channel.token, joined.instance)
+        self._tasks = CoordinatedTaskTable(
+            self._inbox,
+            joined.client_id,
+            options,
+            self._channel.token,
+            joined.instance,
+            connected=lambda: self._control.broken_since is None,
+        )
         self._acknowledged_halt = self._missed_reported = self._dropped_reported = 0
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
@@ -226,6 +233,12 @@ class CoordinatedStage(JobReader):
         finally:
             self._channel.close()
             self._inbox.clear()
+
+    def debug_state(self) -> dict[str, Any]:
+        """The tasks that are read, and the elements and bytes that wait here for their rounds, as plain data."""
+        with self._inbox.changed:
+            elements, nbytes = self._inbox.rounds.buffered()
+            return {"tasks": [*self._tasks.reads], "elements": elements, "bytes": nbytes}
 
     def continue_counters(self, previous: Stage) -> None:
         """Continue the counters of the previous pass.
@@ -394,6 +407,7 @@ class CoordinatedStage(JobReader):
             client_id=self._client_id,
             elements=self.elements - self._elements_before,
             wait_ns=self._waits.ns,
+            convert_ns=self.convert_ns,
             active_ns=self._clock() - self._began,
             lost=self._tasks.lost + missed,
             seq=seq,

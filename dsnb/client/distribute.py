@@ -24,16 +24,16 @@ from dsnb.client.source import FromService
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.elements.compression import NONE
 from dsnb.elements.spec import compatible, spec_from_json, spec_rule, spec_to_json
-from dsnb.errors import DsnbWarning, InvalidArgumentError, UnimplementedError
+from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.determinism import inexact_reason
 from dsnb.pipeline.graph import describe, serialise
 from dsnb.pipeline.modes import ShardingSupport, check_mode, require_endless
-from dsnb.pipeline.operation import Operation
+from dsnb.pipeline.operation import Operation, walk
 from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.sharding import sharding_support
-from dsnb.pipeline.splits import split_providers
+from dsnb.pipeline.splits import shares_exactly, split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
 from dsnb.wire.blobs import blob_pieces, split_bytes
 from dsnb.wire.channel import Channel, open_channel
@@ -125,8 +125,9 @@ def distribute(
             service=address,
             dataset_id=register(),
             options=replace(options, split_cache=kept_in_memory(dataset.operation)),
-            spec=dataset.element_spec,
+            spec=dataset.operation.element_spec,  # whatever was read before, the pipeline registers alike
             registered_cardinality=dataset.cardinality(),
+            shares_exactly=shares_exactly(dataset.operation),
             register_again=register,
             pipeline=dataset.operation,
         )
@@ -275,6 +276,7 @@ def _register(
     address: ServiceAddress, dataset: Dataset, compression: str, *, dataset_id: str | None, mode: str
 ) -> RegisterReply:
     operation = dataset.operation
+    _refuse_local_operations(operation)
     providers, unsplittable = _providers(operation)
     if mode == "DYNAMIC" and unsplittable is not None:
         raise unsplittable
@@ -291,7 +293,7 @@ def _register(
     info = DatasetInfo(
         fingerprint="" if graph.fingerprint.unhashable else graph.fingerprint.digest,
         blobs=tuple(blob.digest for blob in graph.blobs),
-        element_spec=spec_to_json(dataset.element_spec),
+        element_spec=spec_to_json(dataset.operation.element_spec),
         cardinality=dataset.cardinality(),
         compression=compression,
         pipeline=describe(operation),
@@ -301,6 +303,7 @@ def _register(
         no_file_sharding_reason=offer.no_files_reason,
         has_shard_hint=offer.has_shard_hint,
         inexact_reason=inexact_reason(operation, sources_have_positions=False),
+        libraries=graph.fingerprint.libraries,
     )
     request = RegisterRequest(dataset_id=dataset_id or "", nbytes=len(graph.definition), info=info)
     with _TemporaryChannel(address) as channel:
@@ -309,6 +312,16 @@ def _register(
         for digest in reply.missing_blobs:
             channel.upload(PUT_BLOB, partial(blob_pieces, digest, arrays[digest]))
     return reply
+
+
+def _refuse_local_operations(operation: Operation) -> None:
+    local = next((step for step in walk(operation) if not step.runs_on_workers), None)
+    if local is not None:
+        raise FailedPreconditionError(
+            f"{local.name} cannot run on workers: its message would not reach you",
+            did="the dataset was not registered",
+            hint=f"put {local.name} after `distribute`; errors come there in the place of their elements",
+        )
 
 
 def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], UnimplementedError | None]:

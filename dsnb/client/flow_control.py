@@ -4,7 +4,7 @@ Theory of operation. `max_outstanding_requests` bounds the elements that are gra
 tasks together. Each task is granted an even share. If there is less credit than tasks, credit moves: credit that stays
 unused for `IDLE_CREDIT_S` is recalled and granted to the task that has waited longest.
 
-A task that has ended gets no credit. But while the iteration goes on, it may still get elements that another client
+A task that has ended gets no credit. But until the iteration ends, it may still get elements that another client
 returns or loses, and a task whose credit is used up could not deliver them. So once all tasks have ended, each gets
 credit for its share again.
 """

@@ -48,6 +48,9 @@ class TaskRead:
         """Why shared memory cannot be used; empty if it can, as far as is known."""
         self.retry_at = 0.0
         self.attempts = 0
+        """How many attempts to open the task failed, since the last element or the last change of its worker."""
+        self.counted_attempts = 0
+        """How many of them were made since the client was last disconnected from the dispatcher."""
         self.given_up = False
         """Whether this reader ended the task because of an error, not because the task signalled its end."""
         self.last_sent_counters: tuple[int, ...] = ()
@@ -92,6 +95,20 @@ class TaskRead:
             # Only over the network: otherwise no acknowledgement can be lost on its way.
             unacked=self.account.consumed - self.acked if self.over_network else 0,
         )
+
+    def count_attempt(self, *, connected: bool) -> None:
+        """Count an attempt to open the task that failed.
+
+        Args:
+            connected: Whether the client is connected to the dispatcher. If not, its earlier attempts no longer count
+                either: a dispatcher that was restarted waits again before it gives a worker up.
+        """
+        self.attempts += 1
+        self.counted_attempts = self.counted_attempts + 1 if connected else 0
+
+    def reset_attempts(self) -> None:
+        """Forget the attempts that failed."""
+        self.attempts = self.counted_attempts = 0
 
     def count_bytes(self, nbytes: int) -> None:
         """Count bytes that arrived, and note whether the limit was reached."""

@@ -33,8 +33,8 @@ def warn_rejoined(seconds: float, returned: int, lost: int) -> None:
 def warn_empty(joined: JoinReply) -> None:
     """Warn that the iteration was over before this reader joined."""
     errors.warn(
-        f"pass {joined.iteration} of job {joined.job_name!r} has already been read to its end, so it is empty for this "
-        f"reader; iterate the same dataset again for the next pass, use another job_name, or "
+        f"pass {joined.iteration + 1} of job {joined.job_name!r} has already been read to its end, so it is empty for "
+        f"this reader; iterate the same dataset again for the next pass, use another job_name, or "
         f"svc.forget({joined.job_name!r})",
         DsnbWarning,
     )
@@ -81,6 +81,16 @@ def warn_trainer_loses_data(options: ReadOptions) -> None:
     )
 
 
+def warn_trainer_evicted(options: ReadOptions, by: str) -> None:
+    """Warn that a trainer begins to miss elements because somebody evicted it."""
+    errors.warn(
+        f"trainer {options.trainer_id!r} of job {options.job_name!r} was evicted by {by}: nothing is kept for it any "
+        "more. Missed elements are counted, and the read continues with what the window still holds; iterate the "
+        "dataset again to be a full member again",
+        DataLossWarning,
+    )
+
+
 def warn_end_unconfirmed(address: str, seconds: float) -> None:
     """Warn that the dispatcher could not confirm the end of the iteration."""
     errors.warn(
@@ -113,7 +123,7 @@ def no_worker(address: str, seconds: float, kind: str, last_loss: str) -> Deadli
     return DeadlineExceededError(
         f"the service at {address} has had no {kind} for {seconds:g} seconds"
         + (f"; the last one that was lost: {last_loss}" if last_loss else ""),
-        did="the read was given up",
+        did="the read was abandoned",
         hint="start workers: svc.scale(2), or `dsnb worker --dispatcher ...`; `dsnb status` lists them",
     )
 
@@ -122,6 +132,6 @@ def no_answer(address: str, seconds: float) -> UnavailableError:
     """The error of a reader that could reach neither dispatcher nor workers for too long."""
     return UnavailableError(
         f"the service at {address} has not answered for {seconds:g} seconds",
-        did="the read was given up",
+        did="the read was abandoned",
         hint="is the kernel that started it still running? `dsnb status` lists the services of this user",
     )

@@ -16,6 +16,7 @@ from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.transfer.selection import can_check_messages, transfer_protocol
 from dsnb.wire.addresses import target_address
 from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.field_groups import JobParameters
 from dsnb.wire.schedule import consumer_name
 
 LOCAL = "LOCAL"
@@ -81,6 +82,17 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     def cached(self) -> bool:
         """Whether the job's readers share the cross-trainer cache."""
         return bool(self.trainer_id) and not self.num_consumers
+
+    @property
+    def job_parameters(self) -> JobParameters:
+        """What all readers of the job must agree on."""
+        return JobParameters(
+            mode=self.mode.name,
+            cached=self.cached,
+            compression=self.compression,
+            target_workers=self.target_workers,
+            num_consumers=self.num_consumers,
+        )
 
     @property
     def round_robin(self) -> bool:
@@ -279,6 +291,6 @@ def no_local_worker(options: ReadOptions) -> InvalidArgumentError:
     subject = f"Static sharding policy <{options.mode.name}> requires" if static else "Local reads require"
     return InvalidArgumentError(
         f"{subject} local workers, but no local worker is found in this process",
-        did="the read was given up",
+        did="the read was abandoned",
         hint='start workers here, svc = dsnb.start(isolation="thread"), or use target_workers="ANY"',
     )

@@ -115,7 +115,7 @@ class ReadStage(JobReader):
         # Set when the dispatcher released this reader at the end: it cannot be asked afterwards.
         self._last_position: IterationPosition | None = None
         limits = options_for_resuming(options, start_position)
-        self._tasks = TaskTable(self._inbox, joined.client_id, limits, self._channel.token, joined.instance)
+        self._tasks = self._task_table(joined, limits)
         self._pending_errors: list[Exception] = []
         self._task_read: TaskRead | None = None
         self._slice_start = (0, 0)
@@ -148,6 +148,20 @@ class ReadStage(JobReader):
             self._channel.close()
             raise
         return joined
+
+    def _task_table(
+        self, joined: JoinReply, options: ReadOptions, holdings: tuple[TaskHolding, ...] = (), before: str = ""
+    ) -> TaskTable:
+        return TaskTable(
+            self._inbox,
+            joined.client_id,
+            options,
+            self._channel.token,
+            joined.instance,
+            holdings,
+            before,
+            connected=lambda: self._control.broken_since is None,
+        )
 
     def _open_control_stream(self, joined: JoinReply) -> ClientControlStream:
         return open_control_stream(
@@ -227,7 +241,7 @@ class ReadStage(JobReader):
         Elements held by operations of this process do: they count as consumed when the reader rejoins. So do the last
         elements of a finished iteration: the dispatcher has released its readers by then and reassigns nothing. If
         this process was only silent for too long, the dispatcher is asked: elements that were withheld from the user
-        and assigned to nobody else would be lost.
+        and not assigned to another reader would be lost.
         """
         if self._consumption.held_downstream or self._ended or self.registered:
             return True
@@ -368,9 +382,7 @@ class ReadStage(JobReader):
         self._inbox.reset()
         self._slice_elements, self._slice_offset, self._task_read = (), 0, None
         limits = options_for_resuming(self._options, None)
-        self._tasks = TaskTable(
-            self._inbox, joined.client_id, limits, self._channel.token, joined.instance, holdings, before
-        )
+        self._tasks = self._task_table(joined, limits, holdings, before)
         self._tasks.lost = lost
         self._consumption.reset(self._tasks)
         self._control = self._open_control_stream(joined)
@@ -455,7 +467,7 @@ class ReadStage(JobReader):
         self._task_read, self._element_bytes = hold, piece.nbytes // piece.count
         # Keep the numbers only: a reference to the slice would pin its frame in shared memory.
         self._slice_start = (piece.incarnation, piece.index)
-        hold.attempts = 0
+        hold.reset_attempts()
         self._slice_elements, self._slice_offset = (), 0
         began = time.perf_counter_ns()
         try:
@@ -574,11 +586,12 @@ class ReadStage(JobReader):
         if reply.cancelled_by:
             self._inbox.set_refusal(notices.job_cancelled(self._job, reply.cancelled_by))
             return False
-        # A task that this reader has given up delivers nothing more to it, so there is nothing to wait for.
+        # A task that this reader has abandoned delivers nothing more to it, so there is nothing to wait for.
         if reply.finished or self._tasks.any_given_up:
             with self._inbox.lock:
                 return not self._inbox.ready
         self._tasks.set_tasks(reply.tasks)
+        self._tasks.reopen_ended()
         self._confirm_at = now + _CONFIRM_S
         return self._options.local and self._tasks.all_ended  # other readers may continue on remote workers
 
@@ -633,6 +646,14 @@ class ReadStage(JobReader):
             raise notices.no_worker(self._channel.address, _UNREACHABLE_TIMEOUT_S, kind, self._tasks.last_loss)
         raise notices.no_answer(self._channel.address, _UNREACHABLE_TIMEOUT_S)
 
+    def debug_state(self) -> dict[str, Any]:
+        """What the read does at present, as plain data."""
+        return {
+            "waiting": self._waits.running,
+            "connected": self._control.connected.is_set(),
+            "tasks": {task_id: read.account.received for task_id, read in self._tasks.reads.items()},
+        }
+
     # ---- the control stream
 
     def _receive_update(self, update: ClientUpdate) -> None:
@@ -658,6 +679,7 @@ class ReadStage(JobReader):
             elements=self._consumption.consumed,
             wait_ns=self._waits.ns,
             decode_ns=self._decode_ns,
+            convert_ns=self.convert_ns,
             active_ns=self._active_ns or self._clock() - self._began,
             lost=self._tasks.lost,
             seq=seq,

@@ -101,6 +101,11 @@ class ConsumerRounds:
         self._halt = update.halt
         self._drop_unneeded()
 
+    def buffered(self) -> tuple[int, int]:
+        """How many elements are buffered, and their bytes."""
+        rounds = self._tasks.values()
+        return sum(len(one.items) for one in rounds), sum(one.nbytes for one in rounds)
+
     def deliver(self, task: str, task_round: int, item: Any, nbytes: int) -> None:
         """Buffer a task round that arrived."""
         turns = self._tasks.setdefault(task, TaskRounds())

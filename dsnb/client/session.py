@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import asdict
+
 from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.errors import DsnbError
 from dsnb.stopwatch import Stopwatch
@@ -51,15 +53,11 @@ def join(
     request = JoinRequest(
         dataset_id=dataset_id,
         job_name=previous.job_name if previous is not None else options.job_name,
-        mode=options.mode.name,
-        cached=options.cached,
+        **asdict(options.job_parameters),
         trainer_id=options.trainer_id,
-        compression=options.compression,
-        target_workers=options.target_workers,
         iteration=iteration,
         complete_only=options.lossless,
         position=position,
-        num_consumers=options.num_consumers,
         consumer_index=options.consumer_index,
         skip_finished=unfinished,
         previous_client_id=previous.client_id if previous is not None else "",

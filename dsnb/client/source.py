@@ -37,6 +37,7 @@ class FromService(Operation, frozen=True, kw_only=True):
 
     Attributes:
         registered_cardinality: The registered dataset's cardinality, before it is multiplied or divided by workers.
+        shares_exactly: Whether workers that share splits make together that many elements.
     """
 
     has_source_position: ClassVar[bool] = True
@@ -46,6 +47,7 @@ class FromService(Operation, frozen=True, kw_only=True):
     options: ReadOptions
     spec: Any = None
     registered_cardinality: int = UNKNOWN_CARDINALITY
+    shares_exactly: bool = False
     pipeline: Operation | str | None = None
     """The registered pipeline or a digest of it. Keys of cached results follow from it, not from where it runs."""
     passes: IterationCounter = msgspec.field(default_factory=IterationCounter)
@@ -66,10 +68,16 @@ class FromService(Operation, frozen=True, kw_only=True):
 
     @property
     def cardinality(self) -> int:
-        """Endless and empty stay so if every shard is; otherwise it depends on the number of workers and is unknown."""
+        """Endless and empty stay so if every shard is; otherwise known for private jobs that share splits exactly.
+
+        The clients of a named job divide its elements, and with other modes the number of workers matters.
+        """
         if self.options.num_consumers:
             # Finite data are refused: when the read begins, or at the latest when they end.
             return INFINITE_CARDINALITY
+        private = self.options.mode is ShardingPolicy.DYNAMIC and not self.options.job_name
+        if private and self.shares_exactly:
+            return self.registered_cardinality
         known = _PRESERVED_CARDINALITIES.get(self.options.mode, (INFINITE_CARDINALITY, 0))
         return self.registered_cardinality if self.registered_cardinality in known else UNKNOWN_CARDINALITY
 
@@ -110,12 +118,12 @@ class FromService(Operation, frozen=True, kw_only=True):
         if self.options.num_consumers:
             positions.mark_unsupported(
                 "the consumers of a coordinated read move on together, round by round",
-                "the service keeps the round: a consumer that comes back goes on with the others",
+                "the service keeps the round: a consumer that comes back continues with the others",
             )
         elif self.options.cached:
             positions.mark_unsupported(
                 "the trainers of a cross-trainer cache share one place in each task",
-                "the service keeps the place: a trainer that comes back with its trainer_id goes on there",
+                "the service keeps the place: a trainer that comes back with its trainer_id continues there",
             )
         source_key, state = positions.register(context, self.name)
         finished = decode_end(state) if state is not None else None
@@ -161,7 +169,10 @@ class FromService(Operation, frozen=True, kw_only=True):
         # A copy in another process counts its own passes and looks up the token; it gets the pipeline's digest only.
         return (
             _restore,
-            (self.service, self.dataset_id, self.options, self.spec, self.registered_cardinality, self._digest()),
+            (
+                *(self.service, self.dataset_id, self.options, self.spec),
+                *(self.registered_cardinality, self.shares_exactly, self._digest()),
+            ),
         )
 
     def _digest(self) -> str | None:
@@ -182,7 +193,13 @@ class FromService(Operation, frozen=True, kw_only=True):
 
 
 def _restore(
-    service: ServiceAddress, dataset_id: str, options: ReadOptions, spec: Any, cardinality: int, pipeline: Any
+    service: ServiceAddress,
+    dataset_id: str,
+    options: ReadOptions,
+    spec: Any,
+    cardinality: int,
+    shares: bool,
+    pipeline: Any,
 ) -> FromService:
     return FromService(
         service=service,
@@ -190,5 +207,6 @@ def _restore(
         options=options,
         spec=spec,
         registered_cardinality=cardinality,
+        shares_exactly=shares,
         pipeline=pipeline,
     )

@@ -6,7 +6,8 @@ A task whose connection breaks is reopened and continues after the elements that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.monitor.formatting import plural
+from dsnb.processes import host_id
 from dsnb.transfer import local
 from dsnb.transfer.protocol import FIRST_GRANT, ReadHandle
 from dsnb.transfer.selection import choose_transfer, transfer_protocol, transfer_unavailable
@@ -40,7 +42,8 @@ _ACK_BYTES = 4 << 20
 elements occupy slabs, and the fewer slabs are in use, the more of them stay in the processor's cache."""
 
 ATTEMPTS = 30
-"""Connection attempts to a worker that the dispatcher lists and that this reader never reached: about half a minute."""
+"""Connection attempts to a worker that the dispatcher lists and that this reader never reached: about half a minute.
+They count only while this reader is connected to the dispatcher: without it, nobody reassigns a dead worker's tasks."""
 
 _MAX_SHARED_MEMORY_ATTEMPTS = 7
 """Attempts to open shared memory that was requested and is not there: about 3 s, enough for the dispatcher to notice
@@ -49,7 +52,7 @@ that a worker died."""
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 _MOST_DAMAGED = 5
-"""Consecutive damaged messages after which a task is given up: the connection alone does not explain so many."""
+"""Consecutive damaged messages after which a read is abandoned: the connection alone does not explain so many."""
 
 
 class TaskTable:
@@ -66,6 +69,7 @@ class TaskTable:
         instance: Id of the service's instance; workers of another instance refuse the read.
         previous_holdings: What this reader consumed before the dispatcher dropped it and it rejoined.
         previous_client_id: Its client id before it rejoined.
+        connected: Returns whether the client is connected to the dispatcher.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class TaskTable:
         instance: str = "",
         previous_holdings: tuple[TaskHolding, ...] = (),
         previous_client_id: str = "",
+        connected: Callable[[], bool] = lambda: True,
     ) -> None:
         self._previous_holdings = {holding.task_id: holding for holding in previous_holdings}
         self._previous_client_id = previous_client_id
@@ -87,9 +92,10 @@ class TaskTable:
         self._options = options
         self._token = token
         self._instance = instance
+        self._connected = connected
         self._task_reads: dict[str, TaskRead] = {}
         self._dropped_reads: list[TaskRead] = []
-        """Reads of tasks that were given up while this reader held unconsumed elements of them. No other reader gets
+        """Reads of tasks that were abandoned while this reader held unconsumed elements of them. No other reader gets
         those."""
         self._sinks: dict[str, TaskSink] = {}
         self._closed = False
@@ -101,9 +107,15 @@ class TaskTable:
         return len(self._task_reads)
 
     @property
+    def reads(self) -> Mapping[str, TaskRead]:
+        """The reads of all tasks, by task id."""
+        return MappingProxyType(self._task_reads)
+
+    @property
     def any_open(self) -> bool:
-        """Whether any task is being read."""
-        return any(hold.connection is not None for hold in self._task_reads.values())
+        """Whether a task that has not ended is being read; if all have ended, whether any is still connected."""
+        ended = self.all_ended
+        return any(hold.connection is not None and hold.account.ended == ended for hold in self._task_reads.values())
 
     @property
     def all_ended(self) -> bool:
@@ -119,7 +131,7 @@ class TaskTable:
 
     @property
     def any_given_up(self) -> bool:
-        """Whether this reader has given up a task that others may still read."""
+        """Whether this reader has abandoned a task that others may still read."""
         return any(hold.given_up for hold in self._task_reads.values())
 
     def channel_keys(self) -> set[ChannelKey]:
@@ -150,7 +162,7 @@ class TaskTable:
             return tuple(self._consumed_holding(hold, known_to_workers or {}) for hold in self._task_reads.values())
 
     def orphaned_holdings(self) -> tuple[TaskHolding, ...]:
-        """Unconsumed elements of tasks that were given up. No other reader gets them."""
+        """Unconsumed elements of abandoned tasks. No other reader gets them."""
         with self._inbox.lock:
             dropped = [hold.holding() for hold in self._dropped_reads if hold.unconsumed]
         return tuple(replace(holding, consumed=(), unacked=0) for holding in dropped)
@@ -166,7 +178,7 @@ class TaskTable:
         return sum(hold.unconsumed for hold in self._task_reads.values())
 
     def orphaned_count(self) -> int:
-        """The number of unconsumed elements of tasks that were given up. No other reader gets them."""
+        """The number of unconsumed elements of abandoned tasks. No other reader gets them."""
         return sum(hold.unconsumed for hold in self._dropped_reads)
 
     def fence(self, halted: Sequence[TaskInfo]) -> tuple[TaskHolding, ...]:
@@ -207,8 +219,11 @@ class TaskTable:
         self.lost += sum(loss.elements if loss.elements >= 0 else loss.splits for loss in losses)
         for loss in losses:
             self._announce_loss(loss)
-        if any(update.skipping for update in updates):
-            notices.warn_trainer_loses_data(self._options)
+        for update in updates:
+            if update.evicted_by:
+                notices.warn_trainer_evicted(self._options, update.evicted_by)
+            elif update.skipping:
+                notices.warn_trainer_loses_data(self._options)
 
     def _concerns(self, loss: Loss, held: set[str]) -> bool:
         """Whether elements of this loss would have come to this reader."""
@@ -225,7 +240,7 @@ class TaskTable:
         """
         self._finished = finished
         named = {task.task_id: task for task in tasks if self._may_read(task)}
-        for task_id in self._task_reads.keys() - named.keys():
+        for task_id in [task_id for task_id in self._task_reads if task_id not in named]:
             self._close(task_id)
         share = BUFFER_BYTES // max(1, len(named))
         for task_id, info in named.items():
@@ -238,7 +253,8 @@ class TaskTable:
                     # A new sequence: the elements are numbered from 0 again.
                     hold.received_ranges.clear()
                 hold.info = info
-                hold.attempts, hold.retry_at, hold.shared_memory_refusal = 0, 0.0, ""
+                hold.reset_attempts()
+                hold.retry_at, hold.shared_memory_refusal = 0.0, ""
                 # Another worker, or a restarted one, runs the task now.
                 hold.account.ended = hold.given_up = False
         self._inbox.set_task_reads(list(self._task_reads.values()))
@@ -320,6 +336,7 @@ class TaskTable:
             instance=self._instance,
             compression=self._options.compression,
             codecs=installed_codecs(),
+            host_id=host_id(),
             checksum=self._options.checksum,
             consumed_before=tuple(number for part in before.consumed for number in (part.first, part.end)),
             consumed_before_count=before.received,
@@ -366,12 +383,12 @@ class TaskTable:
                 task_read.shared_memory_refusal, task_read.retry_at = error.what, 0.0
                 return None
             # Only if shared memory never worked here: a connection that has delivered elements may come back.
-            if task_read.attempts >= _MAX_SHARED_MEMORY_ATTEMPTS and not task_read.account.received:
+            if task_read.counted_attempts >= _MAX_SHARED_MEMORY_ATTEMPTS and not task_read.account.received:
                 return self._give_up(task_read, transfer_unavailable(self._options.protocol, error.what))
-        task_read.attempts += 1
+        task_read.count_attempt(connected=self._connected())
         if not isinstance(error, (UnavailableError, NotFoundError)):
             return self._give_up(task_read, error)
-        if task_read.attempts >= ATTEMPTS and not task_read.account.received:
+        if task_read.counted_attempts >= ATTEMPTS and not task_read.account.received:
             return self._give_up(task_read, _unreachable(task_read, error))
         task_read.retry_at = self._inbox.clock() + _RETRY_S[min(task_read.attempts, len(_RETRY_S)) - 1]
         return None
@@ -385,6 +402,15 @@ class TaskTable:
         for hold in self._task_reads.values():
             if hold.retry_at == math.inf:
                 hold.retry_at = 0.0
+
+    def reopen_ended(self) -> None:
+        """Open tasks again whose connections broke after their end. Called when the iteration turns out not to be over.
+
+        Another client may have lost elements since, which their worker can send only to this reader.
+        """
+        for hold in self._task_reads.values():
+            if hold.account.ended and hold.connection is None and not hold.given_up:
+                hold.account.ended, hold.retry_at = False, 0.0
 
     def _move_credit(self, now: float) -> float:
         with self._inbox.lock:
@@ -531,6 +557,6 @@ class TaskTable:
 def _unreachable(task_read: TaskRead, error: Exception) -> UnavailableError:
     return UnavailableError(
         f"worker {task_read.info.worker} cannot be reached at {task_read.info.address} ({error})",
-        did=f"it was tried {task_read.attempts} times; its part of the data will not come",
-        hint="the dispatcher hears from it, so it runs: is the address that it tells (worker_address) right from here?",
+        did=f"it was tried {task_read.counted_attempts} times; its part of the data will not come",
+        hint="the dispatcher gets its heartbeats, so it runs: can this machine reach its `worker_address`?",
     )

@@ -95,6 +95,12 @@ class BlobStore:
         with self._lock:
             return tuple(digest for digest in digests if digest not in self._blobs)
 
+    def debug_state(self) -> dict[str, int]:
+        """The bytes of each blob, by its digest."""
+        with self._lock:
+            kept = dict(self._blobs)
+        return {digest: blob.stat().st_size if isinstance(blob, Path) else len(blob) for digest, blob in kept.items()}
+
     def receive(self, pieces: Iterator[BlobPiece]) -> None:
         """Store a blob that arrives in pieces.
 

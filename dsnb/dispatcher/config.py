@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from dsnb.arguments import checked, each, integer, milliseconds, one_of, optional, path, port, text
+from dsnb.arguments import boolean, checked, each, integer, milliseconds, one_of, optional, path, text
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.addresses import loopback, token
+from dsnb.wire.addresses import advertised_address, is_loopback, listen_host, ports, token
 from dsnb.wire.discovery import service_name
 
 
@@ -34,14 +34,16 @@ _DEFAULT_GC_CHECK_INTERVAL_MS, _DEFAULT_GC_TIMEOUT_MS, _DEFAULT_WORKER_TIMEOUT_M
 
 
 @checked(
-    port=port,
+    port=ports,
     protocol=optional(one_of("grpc"), "grpc"),
     work_dir=optional(path),
     worker_addresses=_addresses,
     job_gc_check_interval_ms=optional(milliseconds, _DEFAULT_GC_CHECK_INTERVAL_MS),
     job_gc_timeout_ms=optional(_gc_timeout, _DEFAULT_GC_TIMEOUT_MS),
     worker_timeout_ms=optional(milliseconds, _DEFAULT_WORKER_TIMEOUT_MS),
-    host=loopback,
+    host=listen_host,
+    tls=optional(boolean),
+    dispatcher_address=optional(advertised_address),
     token=optional(token),
     name=service_name,
     client_timeout_ms=milliseconds,
@@ -54,8 +56,14 @@ class DispatcherConfig:
     """Settings of a `DispatchServer`; names as in the tf.data service, times in milliseconds.
 
     Args:
-        port: The port to listen on. 0 for a free port; with a `work_dir`, the last port is used again if it is free.
-        host: The address to listen on; loopback only.
+        port: The port to listen on. 0 for a free port; with a `work_dir`, the last port is used again if it is free. A
+            range, as in `range(5100, 5201)` or "5100-5200", stands for its first free port.
+        host: The address to listen on. "auto" is the address of this machine that routes to other machines, and
+            "0.0.0.0" stands for all addresses.
+        dispatcher_address: The address that workers and clients on other machines use, if it is not the one that the
+            dispatcher listens on, as behind NAT: "host:port", where "%port%" stands for the port.
+        tls: Whether connections are encrypted. None: yes if `host` is not loopback. The dispatcher makes its own
+            certificate for that, which needs the extra dsnb[cluster]; it is kept in `work_dir` if there is one.
         protocol: "grpc".
         token: The secret that every caller must know; None for a random one. Make it long and random: an attacker
             who has recorded a call can try tokens on it.
@@ -86,7 +94,7 @@ class DispatcherConfig:
         10000
     """
 
-    port: int = 0
+    port: int | range | str = 0
     protocol: str = "grpc"
     work_dir: str | os.PathLike[str] | None = None
     fault_tolerant_mode: bool | None = None
@@ -96,6 +104,8 @@ class DispatcherConfig:
     worker_timeout_ms: int = _DEFAULT_WORKER_TIMEOUT_MS
     _: KW_ONLY  # those before stand in the original's order
     host: str = "127.0.0.1"
+    dispatcher_address: str | None = None
+    tls: bool | None = None
     token: str | None = field(default=None, repr=False)
     name: str = "dsnb"
     client_timeout_ms: int = 10_000
@@ -110,6 +120,18 @@ class DispatcherConfig:
                 "`fault_tolerant_mode`: Cannot enable fault tolerant mode without configuring a work dir",
                 hint="DispatcherConfig(work_dir=...), which is all that it takes",
             )
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted: as `tls` says, else if other machines can connect."""
+        return self.tls if self.tls is not None else not is_loopback(self.host)
+
+    @property
+    def network(self) -> str:
+        """How far the service can be reached: "loopback", or beyond it with "tls" or "plain" connections."""
+        if self.uses_tls:
+            return "tls"
+        return "loopback" if is_loopback(self.host) else "plain"
 
     @property
     def client_report_interval_ms(self) -> int:

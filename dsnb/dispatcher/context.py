@@ -71,8 +71,6 @@ class TransientState(msgspec.Struct):
     newest `_MOST_LOST_READERS` entries."""
     disconnected_clients: set[str] = msgspec.field(default_factory=set)
     """Clients whose connection broke; they may reconnect, or be dead."""
-    finished_clients: set[str] = msgspec.field(default_factory=set)
-    """Clients whose iteration was confirmed to have ended for them; they hold no elements of it."""
     iterations_without_departures: set[tuple[str, int]] = msgspec.field(default_factory=set)
     """Iterations that no client left early: the workers need not confirm that a client has reached the end."""
     confirmed_releases: dict[str, int] = msgspec.field(default_factory=dict)
@@ -105,7 +103,6 @@ class TransientState(msgspec.Struct):
         """Drop what is kept about a client that is gone."""
         self.client_deadlines.pop(client_id, None)
         self.disconnected_clients.discard(client_id)
-        self.finished_clients.discard(client_id)
 
     def postpone(self, seconds: float) -> None:
         """Move all deadlines and idle times later, by the same number of seconds."""

@@ -1,4 +1,7 @@
-"""The control call, which pauses, resumes or cancels jobs and drains, removes or scales workers; see also `admin`."""
+"""The control call: it pauses, resumes or cancels jobs, drains, removes or scales workers, and switches autoscaling.
+
+See also `handlers.admin`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,25 @@ def run_action(dispatcher: Dispatcher, request: ControlRequest) -> str:
     """
     if request.action == "scale":
         return _scale(dispatcher, request.workers)
+    if request.action == "autoscale":
+        return _autoscale(dispatcher, request)
     if request.action in ("drain", "remove") and dispatcher.worker_pool is not None:
         with dispatcher.locked():
             worker = find_worker(dispatcher.core, request.name)
         if worker is not None:  # before the worker leaves: otherwise the pool would take its exit for a death
             dispatcher.worker_pool.release_worker(worker.uid, at_once=request.action == "remove")
     return str(dispatcher.handle(request))
+
+
+def _autoscale(dispatcher: Dispatcher, request: ControlRequest) -> str:
+    dispatcher.autoscale(request.minimum, request.maximum)
+    by = f" by {request.requested_by}" if request.requested_by else ""
+    if not request.maximum:
+        dispatcher.announce(f"autoscaling was switched off{by}", "info")
+        return "off"
+    limits = f"{request.minimum} to {request.maximum} workers"
+    dispatcher.announce(f"autoscaling was switched on{by}: {limits}", "info")
+    return limits
 
 
 def _scale(dispatcher: Dispatcher, workers: int) -> str:
@@ -35,5 +51,6 @@ def _scale(dispatcher: Dispatcher, workers: int) -> str:
             hint=f"add workers with `dsnb worker --dispatcher {target_address(dispatcher.target)}`, take one away with "
             "svc.drain(name)",
         )
-    dispatcher.worker_pool.scale(workers)
-    return f"{workers} workers"
+    notice = dispatcher.worker_pool.scale(workers)
+    count = f"{workers} worker" if workers == 1 else f"{workers} workers"
+    return f"{count}; {notice}" if notice else count

@@ -14,6 +14,7 @@ from dsnb.dispatcher.records import Record
 from dsnb.wire.messages import (
     ClientRelease,
     ClientReport,
+    ClosedIteration,
     ControlRequest,
     DatasetInfo,
     EndRequest,
@@ -144,6 +145,13 @@ class ReleaseClient(msgspec.Struct, frozen=True, kw_only=True):
     release: ClientRelease
 
 
+class ConfirmClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell a worker that a task's iteration is closed to new trainers, so that it may evict the first elements."""
+
+    worker: str
+    closed: ClosedIteration
+
+
 class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
     """Have a worker send a report at once."""
 
@@ -180,6 +188,7 @@ Instruction = (
     | DisconnectWorker
     | NotifyCancelled
     | ReleaseClient
+    | ConfirmClosed
     | RequestReport
     | NotifyClients
     | NotifyLoss

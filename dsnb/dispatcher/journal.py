@@ -26,7 +26,7 @@ from dsnb.dispatcher.state import State, state_from_json
 from dsnb.errors import AlreadyExistsError, DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.storage.sqlite import Database, DatabaseKind
 
-FORMAT = 3
+FORMAT = 4
 """The format version; increased when an older dsnb could not read what this one writes."""
 
 _MIN_TAIL_BYTES = 64 << 10
@@ -48,7 +48,7 @@ def _open_error(error: BaseException, path: Path) -> DsnbError:
     return DataLossError(
         f"the journal {path} is damaged ({type(error).__name__}: {error})",
         did="it was left as it is, and nothing was started",
-        hint="put the folder back from a copy; or move it away to begin anew: jobs that were at work must then be "
+        hint="restore the folder from a copy, or move it away to start without it: jobs that were at work must then be "
         "read again, and nothing else is lost",
     )
 
@@ -66,7 +66,7 @@ def _format_error(path: Path, found: int) -> DsnbError:
     return FailedPreconditionError(
         f"the journal {path} was written by {other} dsnb (format {found}; this one reads {FORMAT})",
         did="it was left as it is, and nothing was started",
-        hint="install the dsnb that wrote it, or use another work_dir and begin anew",
+        hint="install the dsnb that wrote it, or use another work_dir",
     )
 
 

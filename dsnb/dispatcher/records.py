@@ -119,7 +119,7 @@ class IterationCreated(Stored, frozen=True, kw_only=True):
 
 
 class IterationClosed(Stored, frozen=True, kw_only=True):
-    """Elements of a shared iteration are gone: trainers that want every element can no longer join it."""
+    """Elements of a shared iteration were or may be evicted: trainers that want all of them can no longer join it."""
 
     job: str
     iteration: int
@@ -162,7 +162,7 @@ class TaskCreated(Stored, frozen=True, kw_only=True):
 
 
 class TaskUnassigned(Stored, frozen=True, kw_only=True):
-    """A task lost its worker. Once its clients have reported their holdings it is assigned again or given up.
+    """A task lost its worker. Once its clients have reported their holdings it is assigned again or dropped.
 
     Attributes:
         task_id: The task.
@@ -198,7 +198,8 @@ class TaskDropped(Stored, frozen=True, kw_only=True):
 class ClientJoined(Stored, frozen=True, kw_only=True):
     """A client joined an iteration; in a coordinated read it has this `consumer_index`.
 
-    `holdings` are what it consumed and holds from before, if it was counted as lost and joined again.
+    `holdings` are what it consumed and holds from before, if it was counted as lost and joined again. `complete_only`
+    says that its trainer must not lose elements of an iteration that it shares.
     """
 
     client_id: str
@@ -207,6 +208,7 @@ class ClientJoined(Stored, frozen=True, kw_only=True):
     trainer_id: str
     consumer_index: int = -1
     holdings: tuple[TaskHolding, ...] = ()
+    complete_only: bool = False
 
 
 class ClientLeft(Stored, frozen=True, kw_only=True):
@@ -215,6 +217,18 @@ class ClientLeft(Stored, frozen=True, kw_only=True):
     client_id: str
     died: bool = False
     holdings: tuple[TaskHolding, ...] = ()
+
+
+class ClientFinished(Stored, frozen=True, kw_only=True):
+    """A client was told that it has reached the end of its iteration: nothing more can come to it.
+
+    Attributes:
+        client_id: The client.
+        holdings: What it consumed, if it had consumed all that it received; else None.
+    """
+
+    client_id: str
+    holdings: tuple[TaskHolding, ...] | None = None
 
 
 class RepetitionBegun(Stored, frozen=True, kw_only=True):
@@ -338,6 +352,7 @@ Record = (
     | TaskDropped
     | ClientJoined
     | ClientLeft
+    | ClientFinished
     | RepetitionBegun
     | SplitsGiven
     | SplitsReported

@@ -14,8 +14,9 @@ from dsnb.dispatcher.control import run_action
 from dsnb.dispatcher.handlers import orders, positions
 from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.dispatcher.handlers.jobs import unknown_client_error
+from dsnb.dispatcher.joining import check_worker
 from dsnb.dispatcher.service import Dispatcher, Message, Outbox
-from dsnb.errors import DataLossError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
+from dsnb.errors import DataLossError, DsnbError, InvalidArgumentError, UnavailableError
 from dsnb.wire import messages as m
 from dsnb.wire import methods
 from dsnb.wire.blobs import split_bytes
@@ -27,8 +28,9 @@ from dsnb.wire.threads import OnDemandExecutor
 class DispatcherServicer:
     """Answers the gRPC calls of clients, workers and viewers for a `Dispatcher`."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, token: str) -> None:
         self._dispatcher = dispatcher
+        self._token = token
         self._report_readers = OnDemandExecutor("dsnb-listen")
 
     def handlers(self) -> Handlers:
@@ -104,7 +106,7 @@ class DispatcherServicer:
             )
         with dispatcher.locked():
             joined: m.JoinReply = dispatcher.handle(request)
-            dispatcher.statistics.client_joined(joined.client_id, joined.job_name, request.trainer_id)
+            dispatcher.client_joined(joined.client_id, joined.job_name, request.trainer_id)
             return joined
 
     def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.IterationPosition:
@@ -121,7 +123,7 @@ class DispatcherServicer:
         return m.Empty()
 
     def evict_trainer(self, request: m.EvictTrainerRequest, _context: grpc.ServicerContext) -> m.Empty:
-        self._dispatcher.evict_trainer(request.job_name, request.trainer_id)
+        self._dispatcher.evict_trainer(request.job_name, request.trainer_id, request.requested_by)
         return m.Empty()
 
     def control(self, request: m.ControlRequest, _context: grpc.ServicerContext) -> m.ControlReply:
@@ -180,6 +182,10 @@ class DispatcherServicer:
         dispatcher, first = self._dispatcher, next(reports)
         outbox: Outbox[m.WorkerOrder] = Outbox()
         with dispatcher.locked():
+            known = first.uid in dispatcher.core.state.workers
+        if not known:
+            check_worker(first, context.peer(), self._token)
+        with dispatcher.locked():
             old = dispatcher.worker_outboxes.get(first.uid)
             if old is not None:
                 old.messages.put(None)
@@ -213,10 +219,7 @@ class DispatcherServicer:
 
     def get_task(self, request: m.TaskRequest, _context: grpc.ServicerContext) -> m.TaskOrder:
         with self._dispatcher.locked():
-            task = self._dispatcher.core.state.tasks.get(request.task_id)
-            if task is None:
-                raise NotFoundError(f"the task {request.task_id} is unknown", did="it may have ended")
-            return orders.task_order(self._dispatcher.core, task)
+            return orders.requested_task_order(self._dispatcher.core, request.task_id)
 
     def get_splits(self, request: m.SplitsRequest, _context: grpc.ServicerContext) -> m.SplitsReply:
         reply: m.SplitsReply = self._dispatcher.handle(request)

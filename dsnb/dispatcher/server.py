@@ -8,9 +8,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from dsnb.arguments import checked, instance, optional
-from dsnb.dispatcher import events as e
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.journal import Journal
@@ -21,7 +21,9 @@ from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, 
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.transfer import local
 from dsnb.wire import discovery
-from dsnb.wire.addresses import format_address
+from dsnb.wire.addresses import AUTO, format_address, port_numbers, reachable_host, target_address
+from dsnb.wire.certificates import load_or_create_certificate, new_certificate
+from dsnb.wire.join_file import JoinFile
 from dsnb.wire.lifecycle import StopOnce
 from dsnb.wire.security import load_or_create_token, new_token
 from dsnb.wire.server import GrpcServer
@@ -50,7 +52,14 @@ class DispatchServer:
     def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
         self.config = config or DispatcherConfig()
         self.token, self._dispatcher = _make_dispatcher(self.config)
-        self._servicer = DispatcherServicer(self._dispatcher)
+        try:  # only now: the journal keeps other dispatchers out of the `work_dir`
+            self.certificate = _make_certificate(self.config)
+            """The certificate that peers must present too, with its key; empty if connections are not encrypted."""
+        except BaseException:
+            self._dispatcher.close()
+            raise
+        self._reachable_host = reachable_host(self.config.host)
+        self._servicer = DispatcherServicer(self._dispatcher, self.token)
         self._server: GrpcServer | None = None
         self._ticker = threading.Thread(target=self._tick, name="dsnb-dispatcher-tick", daemon=True)
         self._lock = threading.RLock()  # reentrant: `start` calls `stop` when it fails
@@ -60,14 +69,24 @@ class DispatchServer:
 
     @property
     def target(self) -> str:
-        """The address on which the dispatcher listens, as in "grpc://127.0.0.1:5050".
+        """The address at which workers and clients reach the dispatcher, as in "grpc://127.0.0.1:5050".
 
         Raises:
             FailedPreconditionError: the dispatcher was not started.
         """
         if self._server is None:
             raise FailedPreconditionError("the dispatcher was not started", hint="call start() first")
-        return f"grpc://{format_address(self.config.host, self._server.port)}"
+        advertised = self.config.dispatcher_address or format_address(self._reachable_host, "%port%")
+        return f"grpc://{target_address(advertised.replace('%port%', str(self._server.port)))}"
+
+    @property
+    def join_file(self) -> JoinFile:
+        """What a machine needs to join this service. Whoever has it may run code on the workers: keep it private.
+
+        Raises:
+            FailedPreconditionError: the dispatcher was not started.
+        """
+        return JoinFile(name=self.config.name, address=self._address, token=self.token, certificate=self.certificate)
 
     @checked()
     def start(self) -> None:
@@ -88,7 +107,7 @@ class DispatchServer:
                 self._server = self._listen()
                 self._dispatcher.target = self.target
                 local.offer_blobs(self._address, self._dispatcher.blobs.get)
-                discovery.remember_token(self.target, self.token)
+                discovery.remember_token(self.target, self.token, self.certificate)
                 note_started(self.target)
                 self._ticker.start()
                 atexit.register(self.stop)
@@ -149,6 +168,15 @@ class DispatchServer:
         """A snapshot of the service: workers, jobs, trainers and events."""
         return self._dispatcher.status()
 
+    @checked()
+    def debug_state(self) -> dict[str, Any]:
+        """What the dispatcher keeps, as plain data for bug reports and tests. Its keys may change in any release."""
+        return self._dispatcher.debug_state()
+
+    def reported_status(self) -> Snapshot:
+        """A snapshot as of the last reports of workers and clients, at most two seconds old; it costs little."""
+        return self._dispatcher.status(request_reports=False)
+
     def worker_died(self, uid: str, exit_reason: str) -> None:
         """Count a worker as lost at once, because its owner saw it die; clients get `exit_reason` with the loss."""
         self._dispatcher.worker_died(uid, exit_reason)
@@ -181,11 +209,11 @@ class DispatchServer:
     def _listen(self) -> GrpcServer:
         """Listen on the configured port, or the last one used with this `work_dir`: workers and clients retry there."""
         ports = _ports(self.config)
-        taken = 0
+        taken: int | str = 0
         while True:
             server = GrpcServer("dispatcher", self._servicer.handlers(), self.token)
             try:
-                server.start(self.config.host, ports[0])
+                server.start(_listening_host(self.config.host, self._reachable_host), ports[0], self.certificate)
             except AlreadyExistsError:
                 if len(ports) == 1:
                     raise
@@ -199,25 +227,31 @@ class DispatchServer:
     def _tick(self) -> None:
         while not self._stop_once.requested.wait(self.config.job_gc_check_interval_ms / 1000):
             try:
-                self._dispatcher.handle(e.Tick())
+                self._dispatcher.tick()
             except UnavailableError:  # the journal cannot be written; callers get this error too
                 pass
             except Exception as bug:  # noqa: BLE001 - without this thread no dead worker or client would be noticed
                 self._dispatcher.report_bug(bug, "its clock")
 
 
-def _ports(config: DispatcherConfig) -> list[int]:
-    """The ports to try, in order; 0 for a free port."""
-    if config.port or config.work_dir is None:
-        return [config.port]
+def _listening_host(host: str, reachable: str) -> str:
+    return reachable if host == AUTO else host
+
+
+def _ports(config: DispatcherConfig) -> list[int | str]:
+    """The ports to try, in order: numbers, 0 for a free port, or ranges."""
+    given = config.port
+    assert not isinstance(given, range), "`checked` has replaced it by text"
+    if config.work_dir is None or (given and not isinstance(given, str)):
+        return [given]
     try:
         last = int(Path(config.work_dir, "port").read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return [0]
-    return [last, 0] if 0 < last < 65536 else [0]
+        return [given]
+    return [last, given] if last in (port_numbers(given) if given else range(1, 65536)) else [given]
 
 
-def _port_moved_text(taken: int, port: int) -> str:
+def _port_moved_text(taken: int | str, port: int) -> str:
     return (
         f"port {taken}, where this service listened before, is taken by another process, so it listens on {port}; "
         f"workers and readers that know only the old address wait there in vain"
@@ -230,6 +264,13 @@ def _save_port(config: DispatcherConfig, port: int) -> None:
             handle = os.open(Path(config.work_dir, "port"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(handle, "w", encoding="ascii") as file:
                 file.write(str(port))
+
+
+def _make_certificate(config: DispatcherConfig) -> str:
+    """The service's certificate with its key, from its `work_dir` if it has one; empty without TLS."""
+    if not config.uses_tls:
+        return ""
+    return new_certificate() if config.work_dir is None else load_or_create_certificate(config.work_dir)
 
 
 def _make_dispatcher(config: DispatcherConfig) -> tuple[str, Dispatcher]:

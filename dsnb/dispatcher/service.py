@@ -12,12 +12,13 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from dsnb.dispatcher import events as e
+from dsnb.dispatcher.autoscaling import Autoscaling
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
@@ -28,6 +29,7 @@ from dsnb.dispatcher.records import DatasetDropped, IterationArchived, JobCancel
 from dsnb.dispatcher.split_history import SplitHistory
 from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
+from dsnb.dispatcher.trainer_presence import TrainerPresence
 from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
 from dsnb.monitor.snapshot import EventStatus, Snapshot
@@ -36,6 +38,7 @@ from dsnb.wire.messages import (
     ClientUpdate,
     EndReply,
     EndRequest,
+    TaskReport,
     TrainerEviction,
     WorkerOrder,
     WorkerReport,
@@ -49,6 +52,10 @@ _MAX_EVENTS = 200
 _REPORT_TIMEOUT_S = 0.25
 _CONNECT_TIMEOUT_S = 0.1
 """How long a status waits for clients that have joined and not opened their control streams yet."""
+
+
+def _random_bits() -> int:
+    return secrets.randbits(63)
 
 
 class Outbox(Generic[Message]):
@@ -69,32 +76,44 @@ class Dispatcher:
         config: Times and limits.
         journal: Stores the records, and restores the state from them; None for a new service in memory.
         blobs: Stores the definitions and captured arrays of registered pipelines; None to keep them in memory.
+        clock: Returns the seconds of a monotonic clock.
+        entropy: Returns 63 random bits.
     """
 
     def __init__(
-        self, config: DispatcherConfig, journal: Journal | None = None, blobs: BlobStore | None = None
+        self,
+        config: DispatcherConfig,
+        journal: Journal | None = None,
+        blobs: BlobStore | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        entropy: Callable[[], int] = _random_bits,
     ) -> None:
         self.config = config
+        self._clock = clock
+        self._entropy = entropy
         self.journal = journal or Journal()
-        self.core = Core(config, self.journal.load(), now=time.monotonic())
+        self.core = Core(config, self.journal.load(), now=clock())
         self.blobs = blobs or BlobStore()
         self.statistics = Statistics()
         self.split_history = SplitHistory(self.core.state)
         self._uncommitted: e.Decision | None = None
         self.target = ""
         self.worker_pool: WorkerPool | None = None
+        self._autoscaling: Autoscaling | None = None
         self.draining = False
         """Whether new clients are refused."""
         self.worker_outboxes: dict[str, Outbox[WorkerOrder]] = {}
         self.client_outboxes: dict[str, Outbox[ClientUpdate]] = {}
         self._changed = threading.Condition(threading.RLock())
         self._events: deque[EventStatus] = deque(maxlen=_MAX_EVENTS)
+        self._trainer_presence = TrainerPresence()
         self._reported_bugs: set[tuple[str, type]] = set()
         self._started_at = time.time()
         self._snapshot_seq = 0
         self._report_seq = 0
         self._restore()
-        self.handle(e.DispatcherStarts(instance=secrets.token_hex(8)))
+        self.handle(e.DispatcherStarts(instance=f"{entropy():016x}"))
 
     def _restore(self) -> None:
         """Register the restored tasks and clients in the statistics, and drop blobs that no dataset uses."""
@@ -103,6 +122,8 @@ class Dispatcher:
         for client in self.core.state.clients.values():
             if not client.cancelled_by:
                 self.statistics.client_joined(client.client_id, client.job, client.trainer_id)
+                if client.trainer_id:
+                    self._trainer_presence.joined(client.job, client.trainer_id)
         self.drop_unused_blobs()
 
     # ---- decisions
@@ -117,7 +138,7 @@ class Dispatcher:
         """
         with self._changed:
             self._commit()  # an earlier decision that could not be written: records must stay in order
-            self._uncommitted = decision = self.core.handle(event, time.monotonic(), secrets.randbits(63))
+            self._uncommitted = decision = self.core.handle(event, self._clock(), self._entropy())
             self._commit()
             if decision.bug is not None:
                 self.report_bug(decision.bug, "coordinated reads")
@@ -165,18 +186,19 @@ class Dispatcher:
         self.blobs.keep_only({digest for d in datasets for digest in (d.definition, *d.info.blobs)})
 
     def close(self) -> None:
-        """Close the journal. Later events that produce records fail."""
+        """End autoscaling and close the journal. Later events that produce records fail."""
+        self.autoscale(0, 0)
         with self._changed:
             self._compact()
             self.journal.close()
 
-    def _carry_out(self, instruction: e.Instruction) -> None:  # noqa: C901 - one flat case for each instruction
+    def _carry_out(self, instruction: e.Instruction) -> None:  # noqa: C901, PLR0912 - one flat case for each
         match instruction:
             case e.StartTask() | e.UpdateTask():  # a worker that already has the task applies only the changes
                 task = self.core.state.tasks.get(instruction.task_id)
                 if task is not None:
                     first = task.takeover_position.first_index if task.takeover_position is not None else 0
-                    self.statistics.register_task(task.task_id, task.job, first)
+                    self.statistics.register_task(task.task_id, task.job, first, task.incarnation)
                     self._send_order(instruction.worker, WorkerOrder(start=(orders.task_order(self.core, task),)))
             case e.DropTask():
                 if not self._send_order(instruction.worker, WorkerOrder(drop=(instruction.task_id,))):
@@ -188,6 +210,8 @@ class Dispatcher:
                     outbox.messages.put(ClientUpdate(has_state=True, cancelled_by=instruction.cancelled_by))
             case e.ReleaseClient():
                 self._send_order(instruction.worker, WorkerOrder(releases=(instruction.release,)))
+            case e.ConfirmClosed():
+                self._send_order(instruction.worker, WorkerOrder(closed=(instruction.closed,)))
             case e.RequestReport():
                 self._send_order(instruction.worker, WorkerOrder(report_seq=max(1, self._report_seq)))
             case e.NotifyClients():
@@ -234,8 +258,8 @@ class Dispatcher:
         with self._changed:
             self.handle(e.WorkerLeaves(uid=uid, exit_reason=exit_reason + self.statistics.last_produced(uid)))
 
-    def evict_trainer(self, job_name: str, trainer_id: str) -> None:
-        """Have the workers drop everything that they keep for a trainer.
+    def evict_trainer(self, job_name: str, trainer_id: str, requested_by: str = "") -> None:
+        """Have the workers drop everything that they keep for a trainer; `requested_by` is who wants it, for display.
 
         Raises:
             NotFoundError: there is no such job, or the job has no such trainer.
@@ -253,7 +277,9 @@ class Dispatcher:
             for task in [self.core.state.tasks[t] for i in job.iterations.values() for t in i.tasks]:
                 eviction = TrainerEviction(task_id=task.task_id, trainer_id=trainer_id)
                 self._send_order(task.worker, WorkerOrder(evict_trainers=(eviction,)))
-            self.announce(f"trainer {trainer_id!r} of job {job.name!r} was sent away", "info")
+            by = requested_by or "an older client of dsnb"
+            self.statistics.job(job.name).evictions[trainer_id] = by
+            self.announce(f"trainer {trainer_id!r} of job {job.name!r} was evicted by {by}", "info")
 
     def report_bug(self, bug: Exception, where: str) -> None:
         """Log and announce a bug of dsnb that no caller gets as an error; once for each place and exception type."""
@@ -269,9 +295,33 @@ class Dispatcher:
         with self._changed:
             self._carry_out(e.Announce(level=level, text=text))
 
+    @property
+    def events(self) -> list[EventStatus]:
+        """The newest lines of the events, as the status shows them."""
+        with self._changed:
+            return list(self._events)
+
     def locked(self) -> threading.Condition:
         """The lock, as a context manager, for reading several tables consistently."""
         return self._changed
+
+    def debug_state(self) -> dict[str, Any]:
+        """What the dispatcher keeps, as plain data."""
+        with self._changed:
+            state = self.core.state
+            return {
+                "instance": state.instance,
+                "workers": {uid: worker.name for uid, worker in state.workers.items()},
+                "datasets": {dataset_id: dataset.definition for dataset_id, dataset in state.datasets.items()},
+                "blobs": self.blobs.debug_state(),
+                "jobs": [*state.jobs],
+                "tasks": [*state.tasks],
+                "clients": [*state.clients],
+                "next_client": state.next_numbers["client"],
+                "statistics": self.statistics.debug_state(),
+                "state_bytes": len(state.export()),
+                "last_record": self.journal.last_number,
+            }
 
     def close_streams(self) -> None:
         """End the control streams of all workers and clients."""
@@ -281,21 +331,70 @@ class Dispatcher:
             for client in self.client_outboxes.values():
                 client.messages.put(None)
 
+    def autoscale(self, minimum: int, maximum: int) -> None:
+        """Choose the number of workers automatically from now on; a maximum of 0 ends that.
+
+        Raises:
+            FailedPreconditionError: the service does not start its workers itself.
+        """
+        before, self._autoscaling = self._autoscaling, None
+        if before is not None:
+            before.stop()
+        if not maximum:
+            return
+        if self.worker_pool is None:
+            raise FailedPreconditionError(
+                "the workers of this service were started one by one",
+                did="nothing was changed",
+                hint="use the metric dsnb_workers_wanted, with which other autoscalers can start and stop them",
+            )
+        self._autoscaling = Autoscaling(self, self.worker_pool, minimum, maximum)
+
     # ---- reports
+
+    def client_joined(self, client_id: str, job: str, trainer_id: str) -> None:
+        """Begin to count for a client; a trainer's first client is announced."""
+        with self._changed:
+            self.statistics.client_joined(client_id, job, trainer_id)
+            if trainer_id and self._trainer_presence.joined(job, trainer_id):
+                self.announce(f"trainer {trainer_id!r} joined job {job!r}", "info")
+
+    def tick(self) -> None:
+        """Handle the passing of time: deadlines of the core, and trainers that have left."""
+        self.handle(e.Tick())
+        with self._changed:
+            jobs = {name for name, job in self.core.state.jobs.items() if not job.archived}
+            readers = {(client.job, client.trainer_id) for client in self.core.state.clients.values()}
+            for job, trainer_id in self._trainer_presence.update(jobs, readers, self._clock()):
+                elements = self.statistics.job(job).trainer(trainer_id).elements
+                self.announce(f"trainer {trainer_id!r} left job {job!r} after {elements:,} elements", "info")
 
     def worker_reported(self, report: WorkerReport) -> None:
         with self._changed:
-            for job, trainer_id in self.statistics.worker_reported(report):
-                self.announce(
-                    f"trainer {trainer_id!r} of job {job!r} begins to lose data: it fell out of the window; "
-                    'CrossTrainerCache(on_lag="wait") or "spill" loses nothing, a larger window gives it more time',
-                    "warning",
-                )
-                self._notify_trainer(job, trainer_id, ClientUpdate(skipping=True))
+            for job, trainer_id in self.statistics.worker_reported(report, self._is_superseded):
+                self._announce_skipping(job, trainer_id)
+            for notice in report.notices:
+                self.announce(notice, "warning")
             self.handle(report)
             outbox = self.worker_outboxes.get(report.uid)
             if outbox is not None:
                 outbox.answered_seq = max(outbox.answered_seq, report.seq)
+
+    def _is_superseded(self, report: TaskReport) -> bool:
+        """Whether a report is of an earlier incarnation of a task than the present one."""
+        task = self.core.state.tasks.get(report.task_id)
+        return task is not None and report.incarnation < task.incarnation
+
+    def _announce_skipping(self, job: str, trainer_id: str) -> None:
+        """Tell a trainer, and in the events, that it begins to miss elements; its eviction is an event already."""
+        evicted_by = self.statistics.job(job).evictions.get(trainer_id, "")
+        if not evicted_by:
+            self.announce(
+                f"trainer {trainer_id!r} of job {job!r} begins to lose data: it fell out of the window; "
+                'CrossTrainerCache(on_lag="wait") or "spill" loses nothing, a larger window gives it more time',
+                "warning",
+            )
+        self._notify_trainer(job, trainer_id, ClientUpdate(skipping=True, evicted_by=evicted_by))
 
     def client_reported(self, report: ClientReport) -> None:
         with self._changed:
@@ -338,11 +437,17 @@ class Dispatcher:
             known.cancelled_by or known.client_id in self.client_outboxes for known in self.core.state.clients.values()
         )
 
-    def status(self) -> Snapshot:
-        """A snapshot of the service, after new reports of clients and workers."""
-        self.collect_reports()
+    def status(self, *, request_reports: bool = True) -> Snapshot:
+        """A snapshot of the service.
+
+        Args:
+            request_reports: Whether to request new reports from clients and workers first, and wait for them. Without
+                it the snapshot costs a fifth, and is up to two seconds old.
+        """
+        if request_reports:
+            self.collect_reports()
         with self._changed:
-            self.core.now = time.monotonic()
+            self.core.now = self._clock()
             self._snapshot_seq += 1
             return snapshot(
                 self.core,
@@ -350,9 +455,11 @@ class Dispatcher:
                 self._events,
                 self.worker_pool,
                 self.split_history,
+                self._autoscaling.status if self._autoscaling is not None else None,
                 seq=self._snapshot_seq,
                 time=time.time(),
                 service=self.config.name,
                 target=self.target,
                 started=self._started_at,
+                network=self.config.network,
             )

@@ -100,11 +100,17 @@ class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     lost_trainers: list[str] = msgspec.field(default_factory=list)
     """Trainers that did not, and whose last client was lost: a new client may join for the rest."""
     closed: bool = False
-    """Whether elements are gone, so that a trainer that joins now cannot get the whole iteration."""
+    """Whether elements were or may be evicted, so that a trainer that joins now cannot get the whole iteration."""
     allows_several_tasks: bool = False
     """Whether a worker may have several tasks here: the iteration was resumed, or a task was reassigned."""
+    splits_exhausted: bool = False
+    """Whether a task of a DYNAMIC job asked for splits after the last one: the rest is in tasks that have not ended."""
     orphaned: bool = False
     """Whether the last client was lost: the elements that it did not consume are kept for a successor."""
+    read: bool = False
+    """Whether its clients hold everything that is left, which is known once one of them was told that it has reached
+    the end. The iteration then ends with its last client, even if no worker has reported yet that everything is
+    consumed. Never set for a cached job."""
     rounds: Rounds | None = None
     first_client: int = 0
     """The lowest client number that can belong to this iteration."""
@@ -148,8 +154,18 @@ class Client(msgspec.Struct, forbid_unknown_fields=True):
     job: str
     iteration: int
     trainer_id: str
+    complete_only: bool = False
+    """Whether its trainer must not lose elements of an iteration that it shares."""
     cancelled_by: str = ""
     """The user who cancelled the job. Such a client belongs to no iteration; it is kept until it has left."""
+    finished: bool = False
+    """Whether it was told that it has reached the end of its iteration."""
+    final_holdings: tuple[TaskHolding, ...] | None = None
+    """What it had consumed by then, if it had consumed everything that it received."""
+
+    def leaves_elements(self, *, died: bool) -> bool:
+        """Whether it may leave elements to others, if it leaves now or died."""
+        return not self.finished or (died and self.final_holdings is None)
 
 
 def _first_numbers() -> dict[str, int]:
@@ -204,9 +220,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         del self.datasets[record.dataset_id]
 
     def _worker_joined(self, record: r.WorkerJoined) -> None:
-        self.workers[record.uid] = Worker(
-            record.uid, record.name, record.address, record.isolation, record.pid, record.static_index
-        )
+        self.workers[record.uid] = Worker(**msgspec.structs.asdict(record))
         self.next_numbers["worker"] += 1
 
     def _static_index_assigned(self, record: r.StaticIndexAssigned) -> None:
@@ -219,16 +233,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         del self.workers[record.uid]
 
     def _job_created(self, record: r.JobCreated) -> None:
-        self.jobs[record.name] = Job(
-            record.name,
-            record.anonymous,
-            record.dataset_id,
-            record.mode,
-            record.cached,
-            record.compression,
-            record.target_workers,
-            record.num_consumers,
-        )
+        self.jobs[record.name] = Job(**msgspec.structs.asdict(record))
         self.next_numbers["job"] += 1
         self.cancelled_jobs.pop(record.name, None)
 
@@ -347,6 +352,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         task = self.tasks[record.task_id]
         task.ended = True
         iteration = self.iteration(task.job, task.iteration)
+        iteration.splits_exhausted |= bool(iteration.providers)
         if iteration.shards:
             iteration.shards[task.shard] = ENDED
 
@@ -355,7 +361,9 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         self.iteration(task.job, task.iteration).tasks.remove(record.task_id)
 
     def _client_joined(self, record: r.ClientJoined) -> None:
-        self.clients[record.client_id] = Client(record.client_id, record.job, record.iteration, record.trainer_id)
+        self.clients[record.client_id] = Client(
+            record.client_id, record.job, record.iteration, record.trainer_id, record.complete_only
+        )
         iteration = self.iteration(record.job, record.iteration)
         iteration.clients.append(record.client_id)
         iteration.join_count += 1
@@ -376,11 +384,17 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         self._add_consumed(client.trainer_id, client.job, record.holdings)
         iteration = self.iteration(client.job, client.iteration)
         iteration.clients.remove(record.client_id)
+        iteration.read &= not client.leaves_elements(died=record.died)
         if self._loses_trainer(client, iteration, record):
             iteration.lost_trainers.append(client.trainer_id)
         iteration.orphaned = not iteration.clients and (record.died or bool(iteration.lost_trainers))
         if iteration.rounds is not None:
             iteration.rounds.remove_client(record.client_id)
+
+    def _client_finished(self, record: r.ClientFinished) -> None:
+        client = self.clients[record.client_id]
+        client.finished, client.final_holdings = True, record.holdings
+        self.iteration(client.job, client.iteration).read = not self.jobs[client.job].cached
 
     def _loses_trainer(self, client: Client, iteration: Iteration, record: r.ClientLeft) -> bool:
         """Whether a trainer has lost its last client before it received the whole iteration."""
@@ -532,6 +546,7 @@ _APPLY: dict[type, Any] = {
     r.TaskDropped: State._task_dropped,
     r.ClientJoined: State._client_joined,
     r.ClientLeft: State._client_left,
+    r.ClientFinished: State._client_finished,
     r.RepetitionBegun: State._repetition_begun,
     r.SplitsGiven: State._splits_given,
     r.SplitsReported: State._splits_reported,

@@ -6,7 +6,7 @@ When a task or client is gone, its last report is added to its job's totals, so 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ class TrainerTotals(msgspec.Struct):
     elements: int = 0
     wait_ns: int = 0
     decode_ns: int = 0
+    convert_ns: int = 0
     active_ns: int = 0
     lost: int = 0
     hits: int = 0
@@ -35,8 +36,16 @@ class TrainerTotals(msgspec.Struct):
         self.elements += report.elements
         self.wait_ns += report.wait_ns
         self.decode_ns += report.decode_ns
+        self.convert_ns += report.convert_ns
         self.active_ns += report.active_ns
         self.lost += report.lost
+
+
+class ArchivedTotals(msgspec.Struct, frozen=True):
+    """The totals that are kept of an archived job."""
+
+    produced: int = 0
+    consumed: int = 0
 
 
 class JobTotals(msgspec.Struct):
@@ -54,6 +63,8 @@ class JobTotals(msgspec.Struct):
     clients: dict[str, tuple[str, ClientReport]] = msgspec.field(default_factory=dict)
     skipping_trainers: set[str] = msgspec.field(default_factory=set)
     """Trainers that have skipped elements."""
+    evictions: dict[str, str] = msgspec.field(default_factory=dict)
+    """Who evicted each trainer; until a client joins under its id, because workers keep elements for it again then."""
     former_clients: deque[str] = msgspec.field(default_factory=deque)
     """Listed clients without a trainer id that left, the newest last."""
 
@@ -64,6 +75,11 @@ class JobTotals(msgspec.Struct):
     def produced_by(self, task: TaskReport) -> int:
         """How many elements a task's current worker produced."""
         return max(0, task.head - self.first_indices.get(task.task_id, 0))
+
+    def archived(self) -> ArchivedTotals:
+        """What is kept of a job that has no task and no client."""
+        consumed = self.unlisted_consumed + sum(trainer.elements for trainer in self.trainers.values())
+        return ArchivedTotals(self.produced, consumed)
 
     def newly_skipping(self, task: TaskReport) -> list[str]:
         """The trainers that have skipped elements of a task and had skipped none of the job before."""
@@ -81,11 +97,22 @@ class JobTotals(msgspec.Struct):
         return list(dict.fromkeys([*self.trainers, *in_tasks, *reading]))
 
 
-class ArchivedTotals(msgspec.Struct, frozen=True):
-    """The totals that are kept of an archived job."""
+class WorkerTotals(msgspec.Struct):
+    """What the tasks of one worker have done since it joined, including tasks that are gone."""
 
     produced: int = 0
-    consumed: int = 0
+    sent_elements: int = 0
+    sent_bytes: int = 0
+    busy_ns: int = 0
+    errors: int = 0
+
+    def add_progress(self, before: TaskReport, now: TaskReport) -> None:
+        """Add what a task has done between two of its reports."""
+        self.produced += max(0, now.head - before.head)
+        self.sent_elements += max(0, now.sent_elements - before.sent_elements)
+        self.sent_bytes += max(0, now.sent_bytes - before.sent_bytes)
+        self.busy_ns += max(0, _busy_ns(now) - _busy_ns(before))
+        self.errors += max(0, now.errors - before.errors)
 
 
 class Statistics:
@@ -93,6 +120,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerReport] = {}
+        self._worker_totals: dict[str, WorkerTotals] = {}
         self._jobs: dict[str, JobTotals] = {}
         self._archived: dict[str, ArchivedTotals] = {}
         self._job_of_task: dict[str, str] = {}
@@ -103,42 +131,83 @@ class Statistics:
             self._jobs[name] = JobTotals(produced=before.produced, unlisted_consumed=before.consumed)
         return self._jobs[name]
 
+    def debug_state(self) -> dict[str, list[str]]:
+        """The names of the jobs and the ids of the tasks that are counted."""
+        return {"jobs": [*self._jobs], "tasks": [*self._job_of_task]}
+
     def archive(self, name: str) -> None:
         """Keep only the totals of a job that has no task and no client."""
-        totals = self._jobs.pop(name, None)
-        if totals is not None:
-            consumed = totals.unlisted_consumed + sum(trainer.elements for trainer in totals.trainers.values())
-            self._archived[name] = ArchivedTotals(totals.produced, consumed)
+        if name in self._jobs:
+            self._archived[name] = self._jobs.pop(name).archived()
 
     def archived_totals(self, name: str) -> ArchivedTotals:
-        """The totals of an archived job; zeros if there are none."""
+        """The totals of a job that has no task and no client, archived or not; zeros if there are none."""
+        if name in self._jobs:
+            return self._jobs[name].archived()
         return self._archived.get(name, ArchivedTotals())
+
+    def was_read(self, name: str) -> bool:
+        """Whether a job has had a reader since the dispatcher started, and is not archived."""
+        return name in self._jobs and bool(self._jobs[name].trainer_ids())
 
     def forget_archived(self, name: str) -> None:
         """Drop the totals of an archived job."""
         self._archived.pop(name, None)
 
-    def register_task(self, task_id: str, job: str, first_index: int = 0) -> None:
-        """Set the job that a task belongs to, and the number of the first element that its worker produces."""
+    def register_task(self, task_id: str, job: str, first_index: int = 0, incarnation: int = 0) -> None:
+        """Set the job that a task belongs to, and the number of the first element that its worker produces.
+
+        What was reported last of an earlier incarnation of the task is added to the totals of the job.
+        """
+        known = self.job(job).tasks.get(task_id)
+        if known is not None and known.incarnation < incarnation:
+            self.task_gone(task_id)
         self._job_of_task[task_id] = job
         self.job(job).first_indices[task_id] = first_index
 
-    def worker_reported(self, report: WorkerReport) -> list[tuple[str, str]]:
-        """Store a worker's report; returns (job, trainer id) of each trainer that has begun to skip elements."""
+    def worker_reported(
+        self, report: WorkerReport, superseded: Callable[[TaskReport], bool] = lambda _task: False
+    ) -> list[tuple[str, str]]:
+        """Store a worker's report; returns (job, trainer id) of each trainer that has begun to skip elements.
+
+        Args:
+            report: The report.
+            superseded: Returns whether a task was taken off the worker before the report arrived. What it says of the
+                task then does not count for the job: another worker continues after an earlier report, and sends, or
+                counts, the same elements again.
+        """
+        self._add_progress(report)
         self.workers[report.uid] = report
         skipping = []
         for task in report.tasks:
             job = self._job_of_task.get(task.task_id)
-            if job is not None:
+            if job is not None and not superseded(task):
                 self.job(job).tasks[task.task_id] = task
                 skipping += [(job, trainer_id) for trainer_id in self.job(job).newly_skipping(task)]
                 if task.state == "dropped":
                     self.task_gone(task.task_id)
         return skipping
 
+    def _add_progress(self, report: WorkerReport) -> None:
+        totals = self._worker_totals.setdefault(report.uid, WorkerTotals())
+        before = {task.task_id: task for task in self.workers[report.uid].tasks} if report.uid in self.workers else {}
+        for task in report.tasks:
+            # A worker that takes a task over begins behind the elements that others have produced.
+            first = TaskReport(task_id=task.task_id, head=self._first_index(task.task_id))
+            totals.add_progress(before.get(task.task_id, first), task)
+
+    def _first_index(self, task_id: str) -> int:
+        job = self._job_of_task.get(task_id)
+        return self.job(job).first_indices.get(task_id, 0) if job is not None else 0
+
+    def worker_totals(self, uid: str) -> WorkerTotals:
+        """What a worker's tasks have done; zeros if it has not reported yet."""
+        return self._worker_totals.get(uid, WorkerTotals())
+
     def worker_gone(self, uid: str) -> None:
         """Add the last reports of a worker's tasks to the totals, because the worker will not report again."""
         report = self.workers.pop(uid, None)
+        self._worker_totals.pop(uid, None)
         for task in report.tasks if report else ():
             self.task_gone(task.task_id)
 
@@ -178,6 +247,7 @@ class Statistics:
 
     def client_joined(self, client_id: str, job: str, trainer_id: str) -> None:
         self.job(job).clients[client_id] = (trainer_id or client_id, ClientReport(client_id=client_id))
+        self.job(job).evictions.pop(trainer_id, None)
 
     def client_reported(self, report: ClientReport, job: str) -> None:
         clients = self.job(job).clients
@@ -198,6 +268,10 @@ class Statistics:
                     totals.former_clients.append(client_id)
             while len(totals.former_clients) > _MAX_LISTED_CLIENTS:
                 totals.unlisted_consumed += totals.trainers.pop(totals.former_clients.popleft()).elements
+
+
+def _busy_ns(task: TaskReport) -> int:
+    return sum(stage.busy_ns for stage in task.stages)
 
 
 def stages_of(totals: JobTotals) -> list[StageReport]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.handlers.membership import JOBS_KEPT
 from dsnb.dispatcher.handlers.rounds import consumer_states, waits_for
 from dsnb.dispatcher.split_history import SplitHistory
 from dsnb.dispatcher.state import BEGUN, Iteration, Job, Worker
-from dsnb.dispatcher.statistics import JobTotals, Statistics, TrainerTotals, stages_of
+from dsnb.dispatcher.statistics import JobTotals, Statistics, TrainerTotals, WorkerTotals, stages_of
 from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.monitor.snapshot import (
     VERSION,
+    AutoscaleStatus,
     ConsumerStatus,
     CursorStatus,
     EventStatus,
+    HostStatus,
     JobStatus,
     OlderJobs,
     RoundsStatus,
@@ -27,8 +30,10 @@ from dsnb.monitor.snapshot import (
     TrainerStatus,
     WorkerStatus,
 )
+from dsnb.wire.field_groups import JobParameters, TaskProgress, WorkerIdentity, shared
+from dsnb.wire.host_use import HostUse
 from dsnb.wire.link import LinkReport
-from dsnb.wire.messages import TaskReport, WorkerReport
+from dsnb.wire.messages import TaskReport, TrainerReport, WorkerReport
 
 
 def snapshot(
@@ -37,16 +42,20 @@ def snapshot(
     events: Iterable[EventStatus],
     worker_pool: WorkerPool | None = None,
     split_history: SplitHistory | None = None,
+    autoscale: AutoscaleStatus | None = None,
     *,
     seq: int,
     time: float,
     service: str,
     target: str,
     started: float,
+    network: str = "loopback",
 ) -> Snapshot:
     """The current snapshot of a service; the arguments after `*` are copied to the fields of the same name."""
     workers = core.state.workers.values()
-    jobs = [job for job in core.state.jobs.values() if job.iterations]
+    freed = _jobs_without_iterations(core, statistics)
+    shown = {job.name for job in freed[-JOBS_KEPT:]}
+    jobs = [job for job in core.state.jobs.values() if job.iterations or job.name in shown]
     return Snapshot(
         version=VERSION,
         seq=seq,
@@ -54,11 +63,13 @@ def snapshot(
         service=service,
         target=target,
         started=started,
+        network=network,
         workers=tuple(
             _worker(
                 core,
                 worker,
                 statistics.workers.get(worker.uid),
+                statistics.worker_totals(worker.uid),
                 worker_pool.stderr_of(worker.uid) if worker_pool is not None else (),
             )
             for worker in workers
@@ -66,40 +77,53 @@ def snapshot(
         jobs=tuple(_job(core, job, statistics.job(job.name), split_history) for job in jobs),
         events=tuple(events),
         scalable=worker_pool is not None,
-        older=_older(core, statistics),
+        autoscale=autoscale,
+        older=_older(core, statistics, freed[:-JOBS_KEPT]),
+        hosts=_hosts(statistics.workers[worker.uid] for worker in workers if worker.uid in statistics.workers),
     )
 
 
-def _older(core: Core, statistics: Statistics) -> OlderJobs:
-    archived = [job for job in core.state.jobs.values() if job.archived]
-    sums = [statistics.archived_totals(job.name) for job in archived]
+def _hosts(reports: Iterable[WorkerReport]) -> tuple[HostStatus, ...]:
+    """The hosts in the order of their first workers. Workers of one host say the same, so any report will do."""
+    found = {
+        report.host_id: HostStatus(name=report.host, host_id=report.host_id, **shared(HostUse, report.host_use))
+        for report in reports
+        if report.host_use is not None and report.host_id
+    }
+    return tuple(found.values())
+
+
+def _jobs_without_iterations(core: Core, statistics: Statistics) -> list[Job]:
+    """The jobs whose readers left before the end, and whose iteration was freed since; the newest last."""
+    jobs = [core.state.jobs[name] for name in core.transient.jobs_unused_since]
+    return [job for job in jobs if not job.iterations and not job.archived and statistics.was_read(job.name)]
+
+
+def _older(core: Core, statistics: Statistics, freed: Iterable[Job]) -> OlderJobs:
+    """The sums over archived jobs, and over those `freed` ones that are not listed."""
+    counted = [*(job for job in core.state.jobs.values() if job.archived), *freed]
+    sums = [statistics.archived_totals(job.name) for job in counted]
     return OlderJobs(
-        jobs=len(archived),
+        jobs=len(counted),
         produced=sum(one.produced for one in sums),
         consumed=sum(one.consumed for one in sums),
-        lost_splits=sum(job.archived_lost_splits for job in archived),
+        lost_splits=sum(job.archived_lost_splits for job in counted),
     )
 
 
-def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tuple[str, ...]) -> WorkerStatus:
+def _worker(
+    core: Core, worker: Worker, report: WorkerReport | None, totals: WorkerTotals, stderr: tuple[str, ...]
+) -> WorkerStatus:
     tasks = report.tasks if report else ()
     silent_since = core.transient.worker_deadlines[worker.uid] - core.config.worker_timeout_ms / 1000
     return WorkerStatus(
-        name=worker.name,
-        uid=worker.uid,
-        address=worker.address,
+        **shared(WorkerIdentity, worker),
         state="draining" if worker.draining else "running",
-        isolation=worker.isolation,
-        pid=worker.pid,
         tasks=len(core.state.tasks_of(worker.uid)),
-        produced=sum(task.head for task in tasks),
-        sent_elements=sum(task.sent_elements for task in tasks),
-        sent_bytes=sum(task.sent_bytes for task in tasks),
-        busy_ns=sum(stage.busy_ns for task in tasks for stage in task.stages),
+        **asdict(totals),
         cache_bytes=sum(task.window_bytes for task in tasks),
         capacity_bytes=report.capacity_bytes if report else 0,
         rss_bytes=report.rss_bytes if report else 0,
-        errors=sum(task.errors for task in tasks),
         readers=sum(task.readers for task in tasks),
         heartbeat_age_s=max(0.0, core.now - silent_since),
         stderr=stderr,
@@ -109,19 +133,21 @@ def _worker(core: Core, worker: Worker, report: WorkerReport | None, stderr: tup
         cpu_ns=report.cpu_ns if report else 0,
         cpus=report.cpus if report else 0,
         idle_ns=report.idle_ns if report else 0,
+        host=report.host if report else "",
+        host_id=report.host_id if report else "",
     )
 
 
 def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | None) -> JobStatus:
-    newest = job.iterations[max(job.iterations)]
-    trainers = tuple(_trainer(core, job, totals, name) for name in totals.trainer_ids())
+    newest = job.iterations[max(job.iterations)] if job.iterations else Iteration(max(0, job.newest))
+    by_trainer = _reports_by_trainer(totals)
+    trainers = tuple(_trainer(core, job, totals, name, by_trainer) for name in totals.trainer_ids())
     return JobStatus(
         name=job.name,
         anonymous=job.anonymous,
         dataset_id=job.dataset_id,
         pipeline=core.state.datasets[job.dataset_id].info.pipeline,
-        mode=job.mode,
-        cached=job.cached,
+        **shared(JobParameters, job),
         iteration=newest.number,
         state="finished" if newest.finished else "paused" if job.paused_by else "running" if job.clients else "idle",
         clients=len(job.clients),
@@ -150,32 +176,40 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
         iteration=task.iteration,
         incarnation=task.incarnation,
         state="ended" if task.ended else "halted" if task.unassignment is not None else report.state,
-        head=report.head,
-        tail=report.tail,
-        window_bytes=report.window_bytes,
-        capacity_bytes=report.capacity_bytes,
-        evicted=report.evicted,
-        spill_bytes=report.spill_bytes,
-        errors=report.errors,
-        compression=report.compression,
+        **shared(TaskProgress, report),
     )
 
 
-def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> TrainerStatus:
+_TrainerReports = list[tuple[TaskReport, TrainerReport]]
+"""What each task reports of one trainer."""
+
+
+def _reports_by_trainer(totals: JobTotals) -> dict[str | None, _TrainerReports]:
+    found: dict[str | None, _TrainerReports] = {}
+    for task in totals.tasks.values():
+        for trainer in task.trainers:
+            found.setdefault(trainer.trainer_id, []).append((task, trainer))
+    return found
+
+
+def _trainer(
+    core: Core, job: Job, totals: JobTotals, trainer_id: str, by_trainer: Mapping[str | None, _TrainerReports]
+) -> TrainerStatus:
     past = totals.trainers.get(trainer_id, TrainerTotals())
     reports = [report for name, report in totals.clients.values() if name == trainer_id]
     # Without the cache, workers report one shared cursor for all clients of a task, under the empty trainer id. It is
     # shown for a client only if that is the job's only client.
     reported_id = trainer_id if job.cached or job.num_consumers else "" if len(totals.clients) == 1 else None
-    here = [(task, t) for task in totals.tasks.values() for t in task.trainers if t.trainer_id == reported_id]
+    here = by_trainer.get(reported_id, [])
+    counted = [trainer for _, trainer in here] if job.cached else []
     return TrainerStatus(
         trainer_id=trainer_id,
         clients=len(reports),
         elements=past.elements + sum(r.elements for r in reports),
-        hits=past.hits + sum(t.hits for _, t in here if job.cached),
-        misses=past.misses + sum(t.misses for _, t in here if job.cached),
-        skipped=past.skipped + sum(t.skipped for _, t in here if job.cached),
-        spilled=past.spilled + sum(t.spilled for _, t in here if job.cached),
+        hits=past.hits + sum(t.hits for t in counted),
+        misses=past.misses + sum(t.misses for t in counted),
+        skipped=past.skipped + sum(t.skipped for t in counted),
+        spilled=past.spilled + sum(t.spilled for t in counted),
         lag_bytes=sum(t.lag_bytes for _, t in here),
         on_lag=next((t.on_lag for _, t in here if t.on_lag), ""),
         rate=sum(t.rate for _, t in here),
@@ -183,6 +217,8 @@ def _trainer(core: Core, job: Job, totals: JobTotals, trainer_id: str) -> Traine
         lost=past.lost + sum(r.lost for r in reports),
         wait_ns=past.wait_ns + sum(r.wait_ns for r in reports),
         decode_ns=past.decode_ns + sum(r.decode_ns for r in reports),
+        convert_ns=past.convert_ns + sum(r.convert_ns for r in reports),
+        evicted_by=totals.evictions.get(trainer_id, ""),
         active_ns=past.active_ns + sum(r.active_ns for r in reports),
         cursors=tuple(
             CursorStatus(

@@ -12,8 +12,17 @@ class WorkerPool(Protocol):
         """The last lines that the worker with this uid wrote to its standard error."""
         ...
 
-    def scale(self, count: int) -> None:
-        """Start or stop workers until there are `count`."""
+    @property
+    def size(self) -> int:
+        """The number of workers, without those that are leaving."""
+        ...
+
+    def capacity(self) -> int | None:
+        """How many more workers could be placed on other machines; None if that is unknown or they share this one."""
+        ...
+
+    def scale(self, count: int) -> str:
+        """Start or stop workers until there are `count`; returns why that is not so yet, or an empty text."""
         ...
 
     def release_worker(self, uid: str, *, at_once: bool) -> None:

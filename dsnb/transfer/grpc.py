@@ -20,6 +20,7 @@ import msgspec
 
 from dsnb.elements.compression import CODECS, NONE, installed_codecs, missing_codec_error
 from dsnb.errors import DsnbError, UnavailableError
+from dsnb.processes import host_id
 from dsnb.transfer.admission import Admission
 from dsnb.transfer.coalescing import SMALL_BYTES, Coalescer
 from dsnb.transfer.compression_policy import CompressionPolicy
@@ -205,7 +206,12 @@ def _compression_policy(request: ReadRequest, context: grpc.ServicerContext) -> 
     if request.compression in CODECS and request.compression not in installed_codecs():
         raise missing_codec_error(request.compression, "at the worker")
     usable = [name for name in installed_codecs() if name in request.codecs]
-    return CompressionPolicy(request.compression or NONE, usable, same_host=context.peer().startswith(_SAME_HOST))
+    return CompressionPolicy(request.compression or NONE, usable, same_host=_on_same_host(request, context))
+
+
+def _on_same_host(request: ReadRequest, context: grpc.ServicerContext) -> bool:
+    """Whether the reader competes with this worker for processors, and no network lies between them."""
+    return request.host_id == host_id() if request.host_id else context.peer().startswith(_SAME_HOST)
 
 
 def _receive_requests(requests: Iterator[ReadRequest], handle: ReadHandle, sink: _StreamSink) -> None:

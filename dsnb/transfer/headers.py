@@ -46,10 +46,7 @@ def header_of(task_id: str, frame_slice: FrameSlice, layouts: Sequence[Layout]) 
 
 
 def _columns(layouts: Sequence[Layout]) -> list[frame_pb2.Column]:
-    return [
-        frame_pb2.Column(dtype=x.dtype, shape=x.shape, ragged=x.ragged, offset=x.offset, nbytes=x.nbytes)
-        for x in layouts
-    ]
+    return [frame_pb2.Column(**layout._asdict()) for layout in layouts]
 
 
 def check_header(message: frame_pb2.ReadReply) -> None:

@@ -1,13 +1,20 @@
-"""Parses and checks targets ("grpc://host:port") and addresses ("host:port")."""
+"""Parses, checks and finds targets ("grpc://host:port"), addresses ("host:port"), hosts and ports."""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
 
-from dsnb.arguments import short_repr, text
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.arguments import port, short_repr, text
+from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.wire.security import check_token
+
+AUTO: Final = "auto"
+"""As a host to listen on: the address at which the machine that matters reaches this one."""
+_ANY_OTHER_MACHINE: Final = "192.0.2.1:9"  # an address for documentation (RFC 5737): no machine has it
 
 
 def target_address(target: str, name: str = "") -> str:
@@ -50,27 +57,134 @@ def target(name: str, value: Any) -> str:
     return given
 
 
-def loopback(name: str, value: Any) -> str:
-    """Check an argument that must be a loopback address to listen on; returns it.
+def listen_host(name: str, value: Any) -> str:
+    """Check an argument that must be an address to listen on: an IP address, "localhost" or "auto"; returns it.
 
     Raises:
-        InvalidArgumentError: the value is not an IP address.
-        FailedPreconditionError: other hosts could connect to the address.
+        InvalidArgumentError: the value is something else.
     """
     host = text(name, value)
     try:
-        inside = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+        if host not in {"localhost", AUTO}:
+            ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         raise InvalidArgumentError(
-            f"`{name}`: {short_repr(host)} is not an IP address", hint='use "127.0.0.1"'
+            f"`{name}`: {short_repr(host)} is not an IP address",
+            hint='use "127.0.0.1" for this machine only, or "auto" for the address that other machines reach',
         ) from None
-    if not inside:
-        raise FailedPreconditionError(
-            f"`{name}`: dsnb does not listen on {host}: anyone who can call a service can run code on its workers",
-            did="nothing was started",
-            hint="use 127.0.0.1 and a tunnel (ssh -L); listening beyond loopback comes with TLS, not there yet",
-        )
     return host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a host: an IP address, or a name."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether listening on a host means to listen on all addresses of this machine."""
+    return host.strip("[]") in {"0.0.0.0", "::"}  # noqa: S104 - a comparison
+
+
+def host_of(address: str) -> str:
+    """The host of an address "host:port", without brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def routing_host(toward: str = "") -> str:
+    """The address of this machine from which packets to another machine leave.
+
+    Args:
+        toward: The other machine's "host:port"; by default, any machine outside: the address of the default route.
+
+    Returns:
+        An IP address; loopback if there is no route or no host of that name.
+
+    Example:
+        >>> routing_host("127.0.0.1:5050")
+        '127.0.0.1'
+    """
+    for family, kind, _, _, there in _resolved(toward or _ANY_OTHER_MACHINE):
+        with suppress(OSError), socket.socket(family, kind) as probe:
+            probe.connect(there)  # of a datagram socket: chooses the route, and sends nothing
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def _resolved(address: str) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host_of(address), address.rpartition(":")[2], type=socket.SOCK_DGRAM)
+    except OSError:
+        return []
+
+
+def reachable_host(host: str, toward: str = "") -> str:
+    """The address at which other machines reach a server that listens on `host`.
+
+    Args:
+        host: What `listen_host` returned: an IP address, "localhost" or "auto".
+        toward: The address of a machine that needs to reach it; empty for the address of the default route.
+    """
+    return routing_host(toward) if host == AUTO or is_wildcard(host) else host
+
+
+def advertised_address(name: str, value: Any) -> str:
+    """Check an address that others use: "host:port", where the port may be "%port%"; returns it."""
+    given = text(name, value)
+    target_address(given.replace("%port%", "1"), name)
+    return given
+
+
+def ports(name: str, value: Any) -> int | str:
+    """Check an argument that must be a port, 0 for a free one, or a range of ports to choose from.
+
+    Args:
+        name: The name of the user's argument.
+        value: A number, a `range`, or text such as "5100-5200".
+
+    Returns:
+        The number, or the range as "first-last".
+
+    Raises:
+        InvalidArgumentError: the value is something else.
+    """
+    if isinstance(value, range):
+        first, last = value.start, value.stop - 1
+        if value.step != 1:
+            raise _ports_error(name, value)
+    elif isinstance(value, str):
+        begin, _, end = value.partition("-")
+        if not (begin.isascii() and begin.isdigit() and end.isascii() and end.isdigit()):
+            raise _ports_error(name, value)
+        first, last = int(begin), int(end)
+    else:
+        number: int = port(name, value)
+        return number
+    if not 0 < first <= last < 65536:
+        raise _ports_error(name, value)
+    return f"{first}-{last}"
+
+
+def _ports_error(name: str, value: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"`{name}`: {short_repr(value)} is not a range of ports",
+        hint='pass a port, 0 for a free one, range(5100, 5201), or "5100-5200"',
+    )
+
+
+def port_numbers(given: int | str) -> Sequence[int]:
+    """The ports that a value of `ports` stands for, to be tried in this order.
+
+    Example:
+        >>> list(port_numbers("5100-5102")), list(port_numbers(0))
+        ([5100, 5101, 5102], [0])
+    """
+    if isinstance(given, int):
+        return (given,)
+    first, _, last = given.partition("-")
+    return range(int(first), int(last) + 1)
 
 
 def token(name: str, value: Any) -> str:

@@ -25,13 +25,15 @@ from dsnb.errors import (
     DsnbError,
     FailedPreconditionError,
     InvalidArgumentError,
+    PermissionDeniedError,
     UnavailableError,
 )
 from dsnb.system_limits import nearly_out_of_files, open_files_text
 from dsnb.wire import discovery, forks
-from dsnb.wire.addresses import target_address
+from dsnb.wire.addresses import host_of, is_loopback, target_address
+from dsnb.wire.certificates import TLS_NAME, channel_credentials
 from dsnb.wire.codec import decode, encode
-from dsnb.wire.grpc_errors import ERROR_METADATA_KEY, error_from_call
+from dsnb.wire.grpc_errors import ERROR_METADATA_KEY, error_from_call, tls_refusal
 from dsnb.wire.methods import HELLO, MAX_MESSAGE_BYTES, Method
 from dsnb.wire.security import TAG_BYTES, Caller, Proof, call_metadata, check_token, request_digest
 
@@ -69,6 +71,20 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),  # `_with_retries` decides: it knows which calls are safe to repeat
 )
 
+_CONNECT_MS = 5_000
+"""How long an attempt to connect to another host, or with TLS, may take: it needs several round trips."""
+
+
+def _options(address: str, *, encrypted: bool) -> list[tuple[str, Any]]:
+    """The options of a channel, for `grpc`."""
+    options: dict[str, Any] = dict(_OPTIONS)
+    if encrypted or not is_loopback(host_of(address)):
+        options["grpc.min_reconnect_backoff_ms"] = _CONNECT_MS  # gRPC's time-out of an attempt, whatever its name says
+    if encrypted:
+        options["grpc.ssl_target_name_override"] = TLS_NAME
+    return list(options.items())
+
+
 ChannelKey = tuple[str, str | None, str]
 """Address, token and instance of a channel; see `open_channel`."""
 
@@ -88,9 +104,11 @@ class Channel:
         self.key = key
         self.address, self._given_token, self._instance = key
         forks.register_peer(self.address)
-        self._channel = grpc.insecure_channel(self.address, options=_OPTIONS)
-        self._users = 1
-        self._caller = Caller()
+        self._channel: grpc.Channel | None = None
+        self._certificate = ""
+        self.users = 1
+        """How many users have this channel and have not closed it; changed under the module's lock."""
+        self.caller = Caller()
         self._identity = (
             ServerIdentity(self._given_token, self._instance) if self._given_token and self._instance else None
         )
@@ -101,6 +119,7 @@ class Channel:
         self._announced = False
         self.token = ""
         """The token with which the server last authenticated itself; empty until then."""
+        self._connect(self._given_token or "")
 
     def call(self, method: Method[Request, Reply], request: Request, timeout: float = CALL_TIMEOUT_S) -> Reply:
         """Make a unary call, with retries while the server cannot be reached.
@@ -171,11 +190,13 @@ class Channel:
         if forks.in_forked_child():  # the connection is the parent's
             return
         with _lock:
-            self._users -= 1
-            if self._users:
+            self.users -= 1
+            if self.users:
                 return
             _channels.pop(self.key, None)
-        self._channel.close()
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     # ---- attempts
 
@@ -188,7 +209,7 @@ class Channel:
                 return attempt(left)
             except DsnbError as stated:
                 passing = isinstance(stated, UnavailableError | CancelledError)  # a stopping server cancels its calls
-                if passing and not self._users:
+                if passing and not self.users:
                     raise
                 if passing and stated.hint:  # more specific than `_unreachable_error`
                     server_error = stated
@@ -209,21 +230,21 @@ class Channel:
     def _attempt_unary(self, method: Method[Request, Reply], data: bytes, left: float) -> Reply:
         deadline = time.monotonic() + left
         known = self._identify(left)
-        proof = self._proof(known, method, data)
+        proof = self.proof(known, method, data)
         try:
-            reply, call = self._stub(method.kind, method.path).with_call(
+            reply, call = self.stub(method.kind, method.path).with_call(
                 data,
                 timeout=max(0.001, deadline - time.monotonic()),
                 metadata=call_metadata(proof),
-                wait_for_ready=True,
+                wait_for_ready=not self._certificate,  # with TLS, a refused certificate must be an error at once
             )
         except ValueError as error:
-            raise self._closed_error() from error
+            raise self.closed_error() from error
         except grpc.RpcError as error:
-            stated = self._call_error(error, known, proof)
+            stated = self.call_error(error, known, proof)
             raise stated from stated.__cause__
-        if not self._caller.accepts(proof, call.initial_metadata()):
-            raise self._forget_identity(known)
+        if not self.caller.accepts(proof, call.initial_metadata()):
+            raise self.forget_identity(known)
         self.token = known.token
         return _decode_reply(method, proof.signer(to_server=False).check(reply))
 
@@ -234,19 +255,38 @@ class Channel:
         finally:
             call.cancel()
 
-    def _stub(self, kind: str, path: str) -> Any:
+    def stub(self, kind: str, path: str) -> Any:
+        """What calls one method of the server, without authentication; `kind` is one of gRPC's four kinds."""
         forks.check_grpc()
-        if not self._users:
-            raise self._closed_error()
-        return getattr(self._channel, kind)(path)
+        channel = self._channel
+        if not self.users or channel is None:
+            raise self.closed_error()
+        return getattr(channel, kind)(path)
 
-    def _closed_error(self) -> UnavailableError:
+    def _connect(self, token: str) -> None:
+        """Open the connection, with TLS if the service of this token has a certificate; anew if that has changed."""
+        certificate = discovery.certificate_for(token) if token else ""
+        options = _options(self.address, encrypted=bool(certificate))
+        with _lock:
+            if not self.users or (self._channel is not None and certificate == self._certificate):
+                return
+            old, self._certificate = self._channel, certificate
+            self._channel = (
+                grpc.secure_channel(self.address, channel_credentials(certificate), options=options)
+                if certificate
+                else grpc.insecure_channel(self.address, options=options)
+            )
+        if old is not None:
+            old.close()
+
+    def closed_error(self) -> UnavailableError:
         """The error for a call on a channel that all users have closed; gRPC raises a ValueError."""
         return UnavailableError(f"the connection to {self.address} was closed")
 
-    def _proof(self, identity: ServerIdentity, method: Method[Any, Any], request: bytes | None = None) -> Proof:
+    def proof(self, identity: ServerIdentity, method: Method[Any, Any], request: bytes | None = None) -> Proof:
+        """The proof of a new call; with `request` if the call sends a single one."""
         digest = () if request is None else (request_digest(request),)
-        return self._caller.proof(identity.token, method.path, identity.instance, *digest)
+        return self.caller.proof(identity.token, method.path, identity.instance, *digest)
 
     # ---- the server's identity
 
@@ -275,16 +315,17 @@ class Channel:
     def _hello(self, wait: float) -> ServerIdentity:
         # Looked up again for each attempt: the service may just have started, or restarted with another token.
         token = self._given_token if self._given_token is not None else discovery.token_for(self.address)
-        proof = self._caller.proof(token, HELLO.path, "", request_digest(b"")) if token else None
+        self._connect(token)
+        proof = self.caller.proof(token, HELLO.path, "", request_digest(b"")) if token else None
         self._unanswered_since = self._unanswered_since or time.monotonic()
         try:
-            stub = self._stub(HELLO.kind, HELLO.path)
+            stub = self.stub(HELLO.kind, HELLO.path)
             reply, call = stub.with_call(b"", timeout=min(wait, self._hello_timeout_s), metadata=call_metadata(proof))
         except ValueError as error:
-            raise self._closed_error() from error
+            raise self.closed_error() from error
         except grpc.RpcError as error:
             raise self._hello_error(error, time.monotonic() - self._unanswered_since) from None
-        if proof is None or not self._caller.accepts(proof, call.initial_metadata()):
+        if proof is None or not self.caller.accepts(proof, call.initial_metadata()):
             raise self._unproven_error("")
         proof.signer(to_server=False).check(reply)
         self.token = token
@@ -293,8 +334,10 @@ class Channel:
     def _hello_error(self, error: Any, waited: float) -> DsnbError:
         """The error for a Hello that failed, after `waited` seconds without a successful one."""
         stated = error_from_call(error, self.address)
-        if not _is_transport_error(error, stated):
-            if self.token:  # another server now answers at the address of the one that was authenticated
+        refused = self._tls_refusal(error, stated)
+        if refused is not None or not _is_transport_error(error, stated):
+            stated = refused or stated
+            if self.token and not refused:  # another server answers at the address of the one that was authenticated
                 return self._unproven_error(stated.what)
             if self._given_token is not None or waited > _TOKEN_GRACE_S:
                 return stated
@@ -328,15 +371,25 @@ class Channel:
             sys.stderr.write(text)
             sys.stderr.flush()
 
-    def _call_error(self, error: Any, identity: ServerIdentity, proof: Proof) -> DsnbError:
+    def call_error(self, error: Any, identity: ServerIdentity, proof: Proof) -> DsnbError:
         """The error of a failed call, if it comes from the connection or the proven server; else `_unproven_error`."""
         stated = error_from_call(error, self.address)
-        proven = self._caller.accepts(proof, error.initial_metadata())
+        refused = self._tls_refusal(error, stated)
+        if refused is not None:
+            self.forget_identity(identity)
+            return refused if self._given_token and not self._instance else UnavailableError(refused.what)
+        proven = self.caller.accepts(proof, error.initial_metadata())
         if proven:
             self.token = identity.token
-        return stated if proven or _is_transport_error(error, stated) else self._forget_identity(identity, stated.what)
+        return stated if proven or _is_transport_error(error, stated) else self.forget_identity(identity, stated.what)
 
-    def _forget_identity(self, identity: ServerIdentity, server_message: str = "") -> UnavailableError:
+    def _tls_refusal(self, error: Any, stated: DsnbError) -> PermissionDeniedError | None:
+        """Why this end and the server cannot agree on TLS or on the certificate; None if that is not the cause."""
+        if not _is_transport_error(error, stated):
+            return None
+        return tls_refusal(str(error.details()), self.address, encrypted=bool(self._certificate))
+
+    def forget_identity(self, identity: ServerIdentity, server_message: str = "") -> UnavailableError:
         """Forget the identity of a server that failed to prove it; the next call then sends a Hello."""
         if self._identity is identity and not self._instance:
             self._identity = None
@@ -384,12 +437,12 @@ class Stream(Generic[Reply]):
         self._channel = channel
         self._method = method
         self._identity = identity
-        self._proof = channel._proof(identity, method, data)
+        self._proof = channel.proof(identity, method, data)
         self._signer = None if method.bulk else self._proof.signer(to_server=False)
         self._settled = threading.Event()
         self._proven = False
         # A single reply is also read as a stream: only then gRPC gives access to the initial metadata before it.
-        stub = channel._stub("stream_stream" if streams else "unary_stream", method.path)
+        stub = channel.stub("stream_stream" if streams else "unary_stream", method.path)
         try:
             self._call = stub(
                 self._signed_requests(iter(requests)) if data is None else data,
@@ -397,7 +450,7 @@ class Stream(Generic[Reply]):
                 metadata=call_metadata(self._proof),
             )
         except ValueError as error:
-            raise channel._closed_error() from error
+            raise channel.closed_error() from error
 
     def __iter__(self) -> Iterator[Reply]:
         return self
@@ -409,7 +462,7 @@ class Stream(Generic[Reply]):
             data = next(self._call)
         except grpc.RpcError as error:
             self._settled.set()
-            stated = self._channel._call_error(error, self._identity, self._proof)
+            stated = self._channel.call_error(error, self._identity, self._proof)
             raise stated from stated.__cause__
         except BaseException:  # StopIteration too
             self._settled.set()
@@ -427,7 +480,7 @@ class Stream(Generic[Reply]):
 
     def _prove(self) -> None:
         """Wait for the server's proof; raises the call's error if it has none."""
-        if self._channel._caller.accepts(self._proof, self._call.initial_metadata()):
+        if self._channel.caller.accepts(self._proof, self._call.initial_metadata()):
             self._channel.token = self._identity.token
             self._proven = True
             self._settled.set()
@@ -438,7 +491,7 @@ class Stream(Generic[Reply]):
         if self._call.done():
             next(self._call, None)  # raises the reason
         self.cancel()
-        raise self._channel._forget_identity(self._identity)
+        raise self._channel.forget_identity(self._identity)
 
     def _signed_requests(self, requests: Iterator[Any]) -> Iterator[bytes]:
         """Sign requests for sending. Runs in a gRPC thread."""
@@ -515,12 +568,18 @@ def open_channel(target: str, token: str | None, instance: str = "") -> Channel:
     return _acquire_channel((target_address(target), given, instance))
 
 
+def open_channels() -> list[Channel]:
+    """The channels of this process that are open now."""
+    with _lock:
+        return list(_channels.values())
+
+
 def _acquire_channel(key: ChannelKey) -> Channel:
     forks.prepare_for_grpc()
     with _lock:
         channel = _channels.get(key)
         if channel is not None:
-            channel._users += 1
+            channel.users += 1
             return channel
         channel = _channels[key] = Channel(key)
         return channel

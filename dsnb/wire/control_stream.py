@@ -23,10 +23,13 @@ Down = TypeVar("Down")
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
-_MAX_FAILURES = 3
+MAX_FAILURES = 3
 """Internal errors in a row that the server may return before the stream gives up."""
 _STABLE_S = 5.0
 """A connection that lasted this many seconds resets the count of failures."""
+_CLOSE_S = 5.0
+"""How long a final report may take, also on a busy machine: if it is cancelled, a clean leave may count as a death.
+Only a server that is suspended, or that the network no longer reaches, makes the caller wait so long."""
 _FINAL_REPORT = -1
 
 
@@ -42,7 +45,7 @@ class ControlStream(Generic[Up, Down]):
         receive: Called with each message. Its exceptions are logged and do not end the stream.
         interval_s: Seconds between two reports at most.
         delay_s: Seconds to wait before the first connection; a stream that is closed before needs none.
-        on_failure: Called when the server refuses the stream for good, fails repeatedly, or is given up.
+        on_failure: Called when the server refuses the stream for good, fails repeatedly, or is abandoned.
         lease_s: Seconds without a report after which `lapsed` is true: this process was stopped or its GIL was held,
             and the server may have given it up.
         should_give_up: Called with the seconds for which the server has been unreachable; returns whether to give up.
@@ -91,7 +94,7 @@ class ControlStream(Generic[Up, Down]):
         """Send a report now, instead of at the end of the interval."""
         self._report_requests.put(number)
 
-    def close(self, timeout: float = 2.0, *, released: bool = False) -> None:
+    def close(self, timeout: float = _CLOSE_S, *, released: bool = False) -> None:
         """Send a final report, end the stream and wait for its thread. Further calls do nothing.
 
         Args:
@@ -143,7 +146,7 @@ class ControlStream(Generic[Up, Down]):
                 # A plain DsnbError is a bug in the server. It may affect one message only, so reconnecting may help.
                 is_bug = type(error) is DsnbError
                 consecutive_failures = consecutive_failures * (time.monotonic() - began < _STABLE_S) + is_bug
-                if error is not None and (not is_bug or consecutive_failures > _MAX_FAILURES):
+                if error is not None and (not is_bug or consecutive_failures > MAX_FAILURES):
                     if not self._closing.is_set():
                         self._on_failure(error)
                     return

@@ -24,7 +24,8 @@ from dsnb.arguments import short_repr, text
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.processes import start_time
 from dsnb.wire import forks
-from dsnb.wire.addresses import target_address
+from dsnb.wire.addresses import host_of, is_loopback, target_address
+from dsnb.wire.join_file import JOIN_FILE_VARIABLE, SUFFIX, JoinFile, is_join_file, read_join_file
 from dsnb.wire.security import token_from_environment
 
 _LOCK_S = 5.0
@@ -44,6 +45,7 @@ class Connection:
         pid: Its process id.
         started: When that process started, as `dsnb.processes.start_time` reports it.
         lasting: Whether the service keeps its state in a folder, so that it may be restarted after its process ends.
+        certificate: Its certificate with the key, in PEM format; empty if its connections are not encrypted.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Connection:
     pid: int
     started: str
     lasting: bool = False
+    certificate: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,15 @@ class ResolvedService:
     token: str = field(repr=False)
 
 
-_KINDS = {"name": str, "target": str, "token": str, "pid": int, "started": str, "lasting": bool}
+_KINDS = {
+    "name": str,
+    "target": str,
+    "token": str,
+    "pid": int,
+    "started": str,
+    "lasting": bool,
+    "certificate": str,
+}
 
 
 def runtime_dir() -> Path:
@@ -115,7 +126,7 @@ def claim(name: str | None = None) -> Connection:
         return _write(folder, name, "", "")
 
 
-def publish(name: str, target: str, token: str, *, lasting: bool = False) -> Connection:
+def publish(name: str, target: str, token: str, *, lasting: bool = False, certificate: str = "") -> Connection:
     """Write the connection file of a service of this process; `lasting` if it can be restarted from its folder.
 
     Raises:
@@ -132,7 +143,7 @@ def publish(name: str, target: str, token: str, *, lasting: bool = False) -> Con
             and not (_is_own(there) and not there.target)
         ):
             raise _name_taken_error(there)
-        return _write(folder, name, target, token, lasting=lasting)
+        return _write(folder, name, target, token, lasting=lasting, certificate=certificate)
 
 
 def retract(connection: Connection) -> None:
@@ -140,6 +151,7 @@ def retract(connection: Connection) -> None:
     with suppress(OSError, DeadlineExceededError), _locked(runtime_dir()):
         if _parse(_path(connection.name)) == connection:
             _path(connection.name).unlink(missing_ok=True)
+            _path(connection.name).with_suffix(SUFFIX).unlink(missing_ok=True)  # its token is of no use any more
 
 
 def read(name: str) -> Connection | None:
@@ -209,10 +221,19 @@ def _try_lock(handle: int) -> bool:
     return True
 
 
-def _write(folder: Path, name: str, target: str, token: str, *, lasting: bool = False) -> Connection:
-    pid, started = os.getpid(), start_time(os.getpid())
-    connection = Connection(name=name, target=target, token=token, pid=pid, started=started, lasting=lasting)
-    # A temporary file with mode 0600, then renamed: nobody sees a partial file, and only the owner can read the token.
+def _write(
+    folder: Path, name: str, target: str, token: str, *, lasting: bool = False, certificate: str = ""
+) -> Connection:
+    connection = Connection(
+        name=name,
+        target=target,
+        token=token,
+        pid=os.getpid(),
+        started=start_time(os.getpid()),
+        lasting=lasting,
+        certificate=certificate,
+    )
+    # A temporary file with mode 0600, then renamed: no process sees a part of it, and only its owner reads the token.
     handle, path = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY_PREFIX, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(asdict(connection), file)
@@ -231,7 +252,10 @@ def _parse(path: Path) -> Connection | None:
             fields = json.loads(file.read()) if os.fstat(file.fileno()).st_uid == os.geteuid() else None
     except (OSError, ValueError, RecursionError):  # missing, not readable, or not written by dsnb
         return None
-    if not isinstance(fields, dict) or {key: type(value) for key, value in fields.items()} != _KINDS:
+    if not isinstance(fields, dict):
+        return None
+    fields.setdefault("certificate", "")  # a service of an older version of dsnb has none
+    if {key: type(value) for key, value in fields.items()} != _KINDS:
         return None
     connection = Connection(**fields)
     return connection if connection.name == path.stem else None  # else it is a copy under another name
@@ -288,12 +312,21 @@ def find(service: str | None = None) -> Connection:
 def resolve(service: str | None = None) -> ResolvedService:
     """The target and token of a service. Unlike with `find`, an address may belong to another host or user.
 
+    A join file makes its token and certificate known in this process.
+
     Args:
-        service: A name or a target; None for the only service that runs.
+        service: A name, a target, or the path of a join file; None for the service of the join file that
+            `DSNB_JOIN_FILE` names, or else for the only service that runs here.
 
     Raises:
-        NotFoundError: no service runs, none has that name, or several run and `service` is None.
+        NotFoundError: no service runs, none has that name, or several run and `service` is None; or the join file
+            cannot be read.
+        FailedPreconditionError: the file is no join file.
     """
+    if service is None and (named := _join_file_of_environment()) is not None:
+        return use_join_file(named)
+    if service is not None and is_join_file(service):
+        return use_join_file(read_join_file(service))
     try:
         found = find(service)
     except NotFoundError:
@@ -304,10 +337,22 @@ def resolve(service: str | None = None) -> ResolvedService:
     return ResolvedService(name=found.name, target=found.target, token=found.token)
 
 
+def use_join_file(join_file: JoinFile) -> ResolvedService:
+    """Make the token and certificate of a join file known in this process, until it ends."""
+    target = f"grpc://{join_file.address}"
+    remember_token(target, join_file.token, join_file.certificate)
+    return ResolvedService(name=join_file.name, target=target, token=join_file.token)
+
+
 def connection_at(target: str) -> Connection | None:
     """The connection of the service at an address; None if it is not a service of this user on this host."""
     address = target_address(target)
     return next((c for c in _live_connections(runtime_dir()) if c.target and target_address(c.target) == address), None)
+
+
+def is_plain_beyond_loopback(connection: Connection) -> bool:
+    """Whether other machines can connect to a service, and its connections are not encrypted."""
+    return not connection.certificate and not is_loopback(host_of(target_address(connection.target)))
 
 
 def stop_reason(connection: Connection) -> str:
@@ -319,30 +364,45 @@ def stop_reason(connection: Connection) -> str:
     return "" if _parse(_path(connection.name)) == connection else "it was stopped"
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A token and a certificate that belong together."""
+
+    token: str = field(repr=False)
+    certificate: str = field(repr=False)
+
+
 _lock = threading.Lock()
-_tokens: dict[str, list[str]] = {}
+_known: dict[str, list[_Known]] = {}
 """The tokens of dispatchers that run in this process or have a worker here, by address; one per `remember_token`."""
 
 
-def remember_token(target: str, token: str) -> None:
-    """Remember a dispatcher's token in this process, until `forget_token` was called equally often."""
+def remember_token(target: str, token: str, certificate: str = "") -> None:
+    """Remember a dispatcher's token and certificate in this process, until `forget_token` was called equally often."""
     with _lock:
-        _tokens.setdefault(target_address(target), []).append(token)
+        _known.setdefault(target_address(target), []).append(_Known(token, certificate))
 
 
 def forget_token(target: str, token: str) -> None:
     """Undo one `remember_token`; does nothing if there was none."""
     address = target_address(target)
     with _lock:
-        tokens = _tokens.get(address, [])
-        if token in tokens:
-            tokens.remove(token)
-        if not tokens:
-            _tokens.pop(address, None)
+        known = _known.get(address, [])
+        match = next((one for one in known if one.token == token), None)
+        if match is not None:
+            known.remove(match)
+        if not known:
+            _known.pop(address, None)
+
+
+def debug_state() -> dict[str, int]:
+    """How many tokens this process remembers for each address."""
+    with _lock:
+        return {address: len(known) for address, known in _known.items()}
 
 
 def token_for(target: str) -> str:
-    """The token for an address: from this process, a connection file or `DSNB_TOKEN`; empty if none has it.
+    """The token for an address: from this process, a connection file, a join file or `DSNB_TOKEN`; empty if none.
 
     Raises:
         InvalidArgumentError: `DSNB_TOKEN` is set, but empty or not a token.
@@ -350,10 +410,35 @@ def token_for(target: str) -> str:
     address = target_address(target)
     forks.check_grpc()
     with _lock:
-        if address in _tokens:
-            return _tokens[address][-1]
+        if address in _known:
+            return _known[address][-1].token
     connection = connection_at(address)
-    return connection.token if connection is not None else token_from_environment() or ""
+    if connection is not None:
+        return connection.token
+    named = _join_file_of_environment()
+    return named.token if named is not None and named.address == address else token_from_environment() or ""
+
+
+def certificate_for(token: str) -> str:
+    """The certificate of the service that has this token, with its key; empty if none is known, as without TLS.
+
+    Workers have the certificate of their service, and the same token. So the token finds it for any of the service's
+    addresses: in this process, in this user's connection files, or in the join file that `DSNB_JOIN_FILE` names.
+    """
+    with _lock:
+        in_process = [one for entries in _known.values() for one in entries if one.token == token]
+    if in_process:
+        return in_process[-1].certificate
+    connection = next((one for one in _live_connections(runtime_dir()) if one.token == token), None)
+    if connection is not None:
+        return connection.certificate
+    named = _join_file_of_environment()
+    return named.certificate if named is not None and named.token == token else ""
+
+
+def _join_file_of_environment() -> JoinFile | None:
+    path = os.environ.get(JOIN_FILE_VARIABLE)
+    return read_join_file(path) if path else None
 
 
 def _address_or_empty(service: str) -> str:

@@ -11,7 +11,7 @@ uses inherited gRPC objects again. After the fork, before any other code runs in
 
 A child that a user's function forks in one of dsnb's threads, for example in a worker, must not outlive its parent: it
 polls the parent process and kills itself when that is gone. If the function returns in the child as well, the child
-exits at once, because nobody would read what it produces.
+exits at once, because no process would read what it produces.
 
 The fork hook is registered when the first service, channel or iterator is made, not at import.
 """

@@ -14,6 +14,7 @@ from dsnb import errors
 from dsnb.code.tracebacks import RemoteTraceback
 from dsnb.errors import DsnbError
 from dsnb.system_limits import limit_error, open_files_text
+from dsnb.wire.certificates import speaks_tls
 
 _CODES: dict[type[DsnbError], grpc.StatusCode] = {
     errors.InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -51,7 +52,7 @@ def abort_unexpected(context: grpc.ServicerContext, error: Exception, call: str)
         return
     text = "".join(traceback.format_exception(error))
     reported = DsnbError(
-        f"{call} failed with {type(error).__name__}: {error}", did="the call was given up", hint=_BUG_HINT
+        f"{call} failed with {type(error).__name__}: {error}", did="the call was abandoned", hint=_BUG_HINT
     )
     _abort_with(context, grpc.StatusCode.INTERNAL, reported, text)
 
@@ -64,7 +65,7 @@ def encode_error(error: Exception, call: str) -> bytes:
     else:
         code, trace = grpc.StatusCode.INTERNAL, "".join(traceback.format_exception(error))
         reported = DsnbError(
-            f"{call} failed with {type(error).__name__}: {error}", did="the call was given up", hint=_BUG_HINT
+            f"{call} failed with {type(error).__name__}: {error}", did="the call was abandoned", hint=_BUG_HINT
         )
     return json.dumps([code.name, reported.what, reported.did, reported.hint, trace], ensure_ascii=True).encode()
 
@@ -128,7 +129,54 @@ def error_from_call(call: Any, address: str) -> DsnbError:
         return _CLASSES[code](what)
     if any(word in details for word in _BROKEN_CONNECTION_TEXTS):
         return errors.UnavailableError(what)
-    return DsnbError(what, did="it was given up", hint="this looks like a bug of dsnb; please report it")
+    return DsnbError(what, did="the call was abandoned", hint="this looks like a bug of dsnb; please report it")
+
+
+_OTHER_CERTIFICATE_TEXTS = ("CERTIFICATE_VERIFY_FAILED", "certificate verify failed", "UNKNOWN_CA")
+_NOT_TLS_TEXTS = ("WRONG_VERSION_NUMBER",)
+_CLOSED_TEXTS = ("Socket closed", "Connection reset", "recvmsg:")
+
+
+def tls_refusal(details: str, address: str, *, encrypted: bool) -> errors.PermissionDeniedError | None:
+    """The error for a connection that failed because its two ends do not agree on TLS or on the certificate.
+
+    gRPC's own texts do not say so, and for a plain connection to a server with TLS they say only that it was closed:
+    then a handshake without a certificate finds out what the server expects.
+
+    Args:
+        details: gRPC's text for the failed call.
+        address: The server's address.
+        encrypted: Whether this end used TLS.
+
+    Returns:
+        None if TLS is not the cause.
+    """
+    nothing_sent = "nothing was sent to it"
+    if any(text in details for text in _OTHER_CERTIFICATE_TEXTS):
+        return errors.PermissionDeniedError(
+            f"the service at {address} has another certificate than the one known here",
+            did=nothing_sent,
+            hint=_NEW_JOIN_FILE_HINT,
+        )
+    if any(text in details for text in _NOT_TLS_TEXTS):
+        return errors.PermissionDeniedError(
+            f"the service at {address} does not use TLS, and the join file here has a certificate for it",
+            did=nothing_sent,
+            hint=_NEW_JOIN_FILE_HINT,
+        )
+    if encrypted or not any(text in details for text in _CLOSED_TEXTS) or not speaks_tls(address):
+        return None
+    return errors.PermissionDeniedError(
+        f"the service at {address} uses TLS, and no certificate for it is known here",
+        did=nothing_sent,
+        hint=_NEW_JOIN_FILE_HINT,
+    )
+
+
+_NEW_JOIN_FILE_HINT = (
+    "copy a new join file from the machine of the service: svc.join_command() writes it there, or "
+    "`dsnb certificate --join-file FILE`; then dsnb.connect(FILE), `dsnb worker --join FILE` or DSNB_JOIN_FILE=FILE"
+)
 
 
 def as_read_error(error: DsnbError) -> DsnbError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity
+from dsnb.wire.host_use import HostUse
 from dsnb.wire.link import LinkReport
 from dsnb.wire.schedule import ConsumerReport, RoundsUpdate
 from dsnb.wire.stage_report import StageReport
@@ -32,6 +34,7 @@ class DatasetInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     no_file_sharding_reason: str = ""
     has_shard_hint: bool = False
     inexact_reason: str = ""
+    libraries: tuple[str, ...] = ()
 
 
 class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,18 +70,13 @@ class BlobRequest(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
+class JoinRequest(JobParameters, frozen=True, kw_only=True):
     dataset_id: str = ""
     job_name: str = ""
-    mode: str = ""
-    cached: bool = False
     trainer_id: str = ""
-    compression: str = ""
-    target_workers: str = ""
     iteration: int = 0
     complete_only: bool = False
     position: IterationPosition | None = None
-    num_consumers: int = 0
     consumer_index: int = 0
     skip_finished: bool = False
     previous_client_id: str = ""
@@ -209,6 +207,7 @@ class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
     decode_ns: int = 0
     consumer: ConsumerReport | None = None
     holdings: tuple[TaskHolding, ...] = ()
+    convert_ns: int = 0
 
 
 class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +220,7 @@ class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):
     rounds: RoundsUpdate | None = None
     paused: bool = False
     skipping: bool = False
+    evicted_by: str = ""
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -275,21 +275,19 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     requested_by: str = ""
     workers: int = 0
+    minimum: int = 0
+    maximum: int = 0
 
 
 class ControlReply(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
-class TrainerReport(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerReport(CacheCounters, frozen=True, kw_only=True):
     trainer_id: str = ""
     clients: int = 0
     consumed: int = 0
     offset: int = 0
-    hits: int = 0
-    misses: int = 0
-    skipped: int = 0
-    spilled: int = 0
     lag_bytes: int = 0
     on_lag: str = ""
     rate: float = 0.0
@@ -329,15 +327,9 @@ class LostReader(msgspec.Struct, frozen=True, kw_only=True):
     consumed: int = 0
 
 
-class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
+class TaskReport(TaskProgress, frozen=True, kw_only=True):
     task_id: str = ""
     state: str = ""
-    head: int = 0
-    tail: int = 0
-    window_bytes: int = 0
-    capacity_bytes: int = 0
-    evicted: int = 0
-    errors: int = 0
     sent_elements: int = 0
     sent_bytes: int = 0
     trainers: tuple[TrainerReport, ...] = ()
@@ -346,9 +338,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     readers: int = 0
     clients: tuple[str, ...] = ()
     grants: tuple[SplitGrant, ...] = ()
-    spill_bytes: int = 0
-    partial: bool = False
-    compression: str = ""
+    closing: bool = False
     links: tuple[LinkReport, ...] = ()
     resume_position: ResumePosition | None = None
     exhausted: bool = False
@@ -358,12 +348,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     lost_readers: tuple[LostReader, ...] = ()
 
 
-class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    uid: str = ""
-    name: str = ""
-    address: str = ""
-    isolation: str = ""
-    pid: int = 0
+class WorkerReport(WorkerIdentity, frozen=True, kw_only=True):
     capacity_bytes: int = 0
     rss_bytes: int = 0
     tasks: tuple[TaskReport, ...] = ()
@@ -378,6 +363,11 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     idle_ns: int = 0
     last_release: int = 0
+    host: str = ""
+    host_id: str = ""
+    python: str = ""
+    notices: tuple[str, ...] = ()
+    host_use: HostUse | None = None
 
 
 class TaskOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,6 +399,18 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     instance: str = ""
     drain: bool = False
     releases: tuple[ClientRelease, ...] = ()
+    closed: tuple[ClosedIteration, ...] = ()
+
+
+class ClosedIteration(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: str = ""
+    incarnation: int = 0
+    clients: tuple[JoinedClient, ...] = ()
+
+
+class JoinedClient(msgspec.Struct, frozen=True, kw_only=True):
+    client_id: str = ""
+    trainer_id: str = ""
 
 
 class ClientRelease(msgspec.Struct, frozen=True, kw_only=True):
@@ -426,10 +428,34 @@ class TrainerEviction(msgspec.Struct, frozen=True, kw_only=True):
 class EvictTrainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     job_name: str = ""
     trainer_id: str = ""
+    requested_by: str = ""
 
 
 class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
+
+
+class PeekRequest(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: str = ""
+
+
+class LeafPreview(msgspec.Struct, frozen=True, kw_only=True):
+    path: str = ""
+    shape: str = ""
+    dtype: str = ""
+    values: str = ""
+    thumbnail: bytes = b""
+
+
+class ElementPreview(msgspec.Struct, frozen=True, kw_only=True):
+    index: int = 0
+    leaves: tuple[LeafPreview, ...] = ()
+    more_leaves: int = 0
+    error: str = ""
+
+
+class PeekReply(msgspec.Struct, frozen=True, kw_only=True):
+    elements: tuple[ElementPreview, ...] = ()
 
 
 class SplitsRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -472,3 +498,4 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     consumed_before_count: int = 0
     previous_client_id: str = ""
     incarnation: int = 0
+    host_id: str = ""

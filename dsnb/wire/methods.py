@@ -62,4 +62,6 @@ GET_SPLITS = Method(_DISPATCHER, "GetSplits", m.SplitsRequest, m.SplitsReply)
 STATUS = Method(_DISPATCHER, "Status", m.Empty, bytes)
 WATCH = Method(_DISPATCHER, "Watch", m.WatchRequest, bytes, "unary_stream")
 
+PING = Method(_WORKER, "Ping", m.Empty, m.Empty)
+PEEK = Method(_WORKER, "Peek", m.PeekRequest, m.PeekReply)
 READ = Method(_WORKER, "Read", m.ReadRequest, bytes, "stream_stream", bulk=True)

@@ -49,7 +49,8 @@ of its connection, which `wire/server` keeps small.
 
 *Not covered.* Root, and other processes of the same user, which can read the connection files. Tokens that can be
 guessed: a recorded call allows an attacker to try tokens offline, so use `new_token` or a long random string. Requests
-and elements on a plain connection can be read by anybody who can capture its traffic; on loopback that is root.
+and elements on a plain connection can be read by anybody who can capture its traffic; on loopback that is root. Beyond
+loopback connections use TLS (`wire/certificates`), with the same proofs in the metadata.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 
-PROTOCOL_VERSION: Final = "2"
+PROTOCOL_VERSION: Final = "3"
 HELLO_PATH: Final = "/dsnb.v1.Dispatcher/Hello"
 VERSION_HEADER: Final = "dsnb-version"
 PROOF_HEADER: Final = "dsnb-proof-bin"
@@ -262,6 +263,11 @@ def _mac(token: str, *parts: bytes) -> bytes:
     return mac.digest()
 
 
+def pack_nonce(generation: int, caller: bytes, number: int) -> bytes:
+    """The nonce of the call with this number from a caller, whom 12 bytes identify."""
+    return _NONCE.pack(generation, caller, number)
+
+
 def request_digest(request: bytes) -> bytes:
     """The digest of a unary request, which is part of the call's proof."""
     return hashlib.sha256(request).digest()
@@ -303,7 +309,7 @@ def altered_message_error() -> DataLossError:
     """The error for a message that differs from what was sent."""
     return DataLossError(
         "a message was damaged or changed on its way",
-        did="it was dropped, and its call was given up",
+        did="it was dropped, and its call was abandoned",
         hint="what does it pass through on its way from one process to the other?",
     )
 
@@ -320,17 +326,17 @@ class Proof:
     """
 
     def __init__(self, token: str, path: str, instance: str, nonce: bytes, digest: bytes = _NO_DIGEST) -> None:
+        self.path = path
         self.instance = instance
         self.nonce = nonce
         self.digest = digest
         self._token = token
-        self._path = path
 
     @property
     def client_mac(self) -> bytes:
         """Proves that the caller knows the token."""
         instance = self.instance.encode()
-        return _mac(self._token, b"client", self._path.encode(), instance, self.nonce, self.digest)
+        return _mac(self._token, b"client", self.path.encode(), instance, self.nonce, self.digest)
 
     @property
     def server_mac(self) -> bytes:
@@ -340,7 +346,7 @@ class Proof:
     def signer(self, *, to_server: bool) -> Signer:
         """A signer for the messages of one direction of this call."""
         direction = b"messages to the server" if to_server else b"messages to the client"
-        return Signer(_mac(self._token, direction, self._path.encode(), self.instance.encode(), self.nonce))
+        return Signer(_mac(self._token, direction, self.path.encode(), self.instance.encode(), self.nonce))
 
 
 # ---- the caller's end
@@ -356,7 +362,7 @@ class Caller:
 
     def proof(self, token: str, path: str, instance: str, digest: bytes = _NO_DIGEST) -> Proof:
         """The proof of a new call, with a fresh nonce."""
-        return Proof(token, path, instance, _NONCE.pack(self._generation, self._id, next(self._counts)), digest)
+        return Proof(token, path, instance, pack_nonce(self._generation, self._id, next(self._counts)), digest)
 
     def accepts(self, proof: Proof, answer: Iterable[tuple[str, Any]] | None) -> bool:
         """Whether the server's initial metadata prove that it is the server that was called.
@@ -390,6 +396,13 @@ def call_metadata(proof: Proof | None) -> Metadata:
 
 # ---- the server's end
 
+FRESH: Final = "fresh"
+SEEN: Final = "seen"
+OLD: Final = "old"
+
+MAX_CALLERS: Final = 1024
+WINDOW_BITS: Final = 1024
+
 
 class Refusal(Exception):
     """Raised by `Guard.admit` for a call that is refused.
@@ -413,13 +426,14 @@ class Guard:
             authenticated itself, and an empty one until then.
         instance: The instance id that callers know already (a worker's uid). If empty, a random id is made, and callers
             get it by a Hello.
+        max_callers: See `Nonces`.
     """
 
-    def __init__(self, token: str | Callable[[], str], instance: str = "") -> None:
+    def __init__(self, token: str | Callable[[], str], instance: str = "", *, max_callers: int = MAX_CALLERS) -> None:
         self.instance = instance or secrets.token_hex(8)
         self.hello_path = "" if instance else HELLO_PATH
         self._token = token if callable(token) else lambda: token
-        self._nonces = Nonces()
+        self._nonces = Nonces(max_callers)
         self._lock = threading.Lock()
 
     def admit(self, path: str, metadata: Mapping[str, Any]) -> tuple[Proof, Metadata]:
@@ -470,16 +484,8 @@ def _version_error(version: str) -> FailedPreconditionError:
     )
 
 
-FRESH: Final = "fresh"
-SEEN: Final = "seen"
-OLD: Final = "old"
-
-_MAX_CALLERS: Final = 1024
-_WINDOW_BITS: Final = 1024
-
-
 class _ReplayWindow:
-    """The counters of one caller that were seen: the highest, and a bit for each of the `_WINDOW_BITS` up to it."""
+    """The counters of one caller that were seen: the highest, and a bit for each of the `WINDOW_BITS` up to it."""
 
     __slots__ = ("highest", "seen")
 
@@ -490,10 +496,10 @@ class _ReplayWindow:
     def record(self, number: int) -> str:
         above = number - self.highest
         if above > 0:  # the shift is limited: the caller chooses `number`, and a huge shift would use huge memory
-            self.seen = (self.seen << min(above, _WINDOW_BITS) | 1) & ((1 << _WINDOW_BITS) - 1)
+            self.seen = (self.seen << min(above, WINDOW_BITS) | 1) & ((1 << WINDOW_BITS) - 1)
             self.highest = number
             return FRESH
-        if -above >= _WINDOW_BITS:
+        if -above >= WINDOW_BITS:
             return OLD
         if self.seen >> -above & 1:
             return SEEN
@@ -504,14 +510,18 @@ class _ReplayWindow:
 class Nonces:
     """The nonces that a server has seen, in bounded memory; see the module's theory of operation.
 
+    Args:
+        max_callers: How many callers have a window in one generation at most.
+
     Example:
-        >>> nonces, nonce = Nonces(), _NONCE.pack(1, b"twelve bytes", 1)
+        >>> nonces, nonce = Nonces(), pack_nonce(1, b"twelve bytes", 1)
         >>> nonces.record(nonce), nonces.record(nonce)
         ('fresh', 'seen')
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_callers: int = MAX_CALLERS) -> None:
         self.generation = 1
+        self._max_callers = max_callers
         self._current: dict[bytes, _ReplayWindow] = {}
         self._previous: dict[bytes, _ReplayWindow] = {}
 
@@ -526,10 +536,17 @@ class Nonces:
             return OLD
         window = windows.get(caller)
         if window is None:
-            if len(windows) >= _MAX_CALLERS:
+            if len(windows) >= self._max_callers:
                 if windows is self._current:  # the caller repeats its call in the new generation
                     self.generation += 1
                     self._previous, self._current = self._current, {}
                 return OLD
             window = windows[caller] = _ReplayWindow()
         return window.record(number)
+
+    def debug_state(self) -> dict[str, list[int]]:
+        """The bits of the windows that are kept, one number for each caller, of both generations."""
+        return {
+            "current": [window.seen.bit_length() for window in self._current.values()],
+            "previous": [window.seen.bit_length() for window in self._previous.values()],
+        }

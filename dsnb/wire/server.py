@@ -16,7 +16,8 @@ import grpc
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError
 from dsnb.system_limits import check_files
 from dsnb.wire import forks
-from dsnb.wire.addresses import format_address, loopback
+from dsnb.wire.addresses import format_address, port_numbers
+from dsnb.wire.certificates import server_credentials
 from dsnb.wire.codec import decode, encode
 from dsnb.wire.grpc_errors import abort, abort_unexpected
 from dsnb.wire.messages import Empty
@@ -78,37 +79,50 @@ class GrpcServer:
         self._start_lock = threading.Lock()
         self._stopped = False
 
-    def start(self, host: str, port: int) -> None:
-        """Listen on an address; with port 0, `self.port` is the port that was chosen.
+    def start(self, host: str, ports: int | str, certificate: str = "") -> None:
+        """Listen on an address; `self.port` is the port that was chosen.
+
+        Args:
+            host: The address.
+            ports: A port, 0 for a free one, or a range as in "5100-5200", whose first free port is taken.
+            certificate: The certificate that callers must present too, with its key; empty for plain connections.
 
         Raises:
             AlreadyExistsError: the port is taken, or not permitted.
         """
-        loopback("host", host)
         try:
             # On another thread: KeyboardInterrupt can occur between any two lines of the main thread only, and gRPC
             # would wait for ever for the end of a server that was only half started.
-            self._executor.submit(self._bind_and_start, host, port).result()
+            self._executor.submit(self._bind_and_start, host, ports, certificate).result()
         except BaseException:
             self.stop(0)
             raise
 
-    def _bind_and_start(self, host: str, port: int) -> None:
+    def _bind_and_start(self, host: str, ports: int | str, certificate: str) -> None:
         with self._start_lock:
             if self._stopped:  # the caller of `start` was interrupted
                 return
-            try:
-                self.port = self._server.add_insecure_port(format_address(host, port))
-            except RuntimeError as error:
+            bound = (self._bind(format_address(host, port), certificate) for port in port_numbers(ports))
+            self.port = next(filter(None, bound), 0)
+            if not self.port:
                 check_files()  # raises if open files ran out; gRPC reports no reason
                 raise AlreadyExistsError(
-                    f"the {self._name} cannot listen on {format_address(host, port)}: "
+                    f"the {self._name} cannot listen on {format_address(host, ports)}: "
                     "the port is taken or not permitted",
                     did="nothing was started",
                     hint="leave the port out (a free one is chosen), or stop what listens there",
-                ) from error
+                )
             forks.register_port(self.port)
             self._server.start()
+
+    def _bind(self, address: str, certificate: str) -> int:
+        """Bind a port; returns its number, 0 if it is taken or not permitted."""
+        try:
+            if certificate:
+                return self._server.add_secure_port(address, server_credentials(certificate))
+            return self._server.add_insecure_port(address)
+        except RuntimeError:
+            return 0
 
     def stop(self, grace: float) -> None:
         """Accept no more calls, wait `grace` seconds for the running ones, then cancel those."""

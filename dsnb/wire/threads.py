@@ -17,19 +17,23 @@ from dsnb.system_limits import start_thread
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_IDLE_S = 2.0
-_SHUTDOWN_S = 2.0
-
 
 class OnDemandExecutor(Executor):
     """Runs each piece of work at once, on an idle daemon thread or a new one.
 
     The standard thread pool has a fixed size, so long-lived streams would keep short calls waiting. It is also joined
     when the interpreter exits, so one blocked stream would keep the process alive.
+
+    Args:
+        name: The prefix of the threads' names.
+        idle_s: Seconds for which a thread without work is kept.
+        shutdown_s: Seconds that `shutdown` waits for all threads together.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, idle_s: float = 2.0, shutdown_s: float = 2.0) -> None:
         self._name = name
+        self._idle_s = idle_s
+        self._shutdown_s = shutdown_s
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
@@ -54,17 +58,22 @@ class OnDemandExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the threads end; with `wait`, join them for at most two seconds in all (they are daemons)."""
+        """Let the threads end; with `wait`, join them for at most `shutdown_s` seconds in all (they are daemons)."""
         del cancel_futures
         with self._lock:
             self._stopped = True
             threads = list(self._threads)
         for _ in threads:
             self._work.put(None)
-        deadline = time.monotonic() + _SHUTDOWN_S
+        deadline = time.monotonic() + self._shutdown_s
         for thread in threads if wait else ():
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+    def debug_state(self) -> dict[str, int]:
+        """The numbers of threads: all of them, and those without work."""
+        with self._lock:
+            return {"threads": len(self._threads), "idle": self._idle}
 
     def _run(self) -> None:
         try:
@@ -80,7 +89,7 @@ class OnDemandExecutor(Executor):
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
         while True:
             try:
-                return self._work.get(timeout=_IDLE_S)
+                return self._work.get(timeout=self._idle_s)
             except Empty:
                 with self._lock:
                     # With `_idle` at 0 each waiting thread is reserved for work that is being queued, so it must stay.

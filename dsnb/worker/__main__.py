@@ -1,8 +1,10 @@
 """`python -m dsnb.worker`: runs a worker for the process that started this one; see `worker.process`.
 
-The last argument is the id of that process. The worker reads one line of settings from standard input (JSON; so the
-token is in no argument list) and prints one line of JSON: its address, or why it could not start. Then it serves until
-standard input ends, it is idle after a line "drain", its parent is gone, or SIGTERM arrives.
+The last arguments are `--owner` and the id of that process, or `--remote` if a command such as `srun` stands between
+them; then only the end of standard input shows that the owner is gone. The worker reads one line of settings from
+standard input (JSON; so the token is in no argument list) and prints one line of JSON: its address, or why it could not
+start. Then it serves until standard input ends, it is idle after a line "drain", its parent is gone, or SIGTERM
+arrives. On SIGTERM it first delivers what is ready, for a few seconds; a second SIGTERM ends that.
 SIGINT is ignored: the stop button of a notebook sends it to the kernel's whole process group.
 """
 
@@ -30,14 +32,17 @@ _PARENT_POLL_S = 1.0
 """How often the worker checks its parent's id. The end of standard input is not enough: a forked child of the parent
 may keep it open."""
 _END_S = 10.0
+_LEAVE_S = 5.0
+"""How long the worker delivers what is ready after SIGTERM; what is left then goes to other workers."""
 
 
 def main() -> int:
     """Run the worker until its owner ends or releases it; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _on_sigterm)
-    parent = int(sys.argv[-1])
-    die_with_parent(parent)
+    parent = None if sys.argv[-1] == "--remote" else int(sys.argv[-1])
+    if parent is not None:
+        die_with_parent(parent)
     orders, answers = _claim_standard_streams()
     line = orders.readline()
     if not line:  # the owner prestarted this process and did not need it
@@ -54,6 +59,8 @@ def main() -> int:
     try:
         _answer(answers, {"uid": server.uid, "name": server.name, "address": server.address})
         _serve(server, orders, parent)
+    except _TerminatedError:
+        server.leave(_LEAVE_S)
     finally:
         # User code that never returns must not keep the process alive. faulthandler's timer needs no GIL.
         faulthandler.dump_traceback_later(_END_S, exit=True)
@@ -77,10 +84,10 @@ def _answer(answers: BinaryIO, message: dict[str, Any]) -> None:
     answers.close()
 
 
-def _serve(server: WorkerServer, orders: BinaryIO, parent: int) -> None:
+def _serve(server: WorkerServer, orders: BinaryIO, parent: int | None) -> None:
     """Wait for a reason to end: the owner's request, its end, or the worker's own."""
     draining = False
-    while os.getppid() == parent and not server.stopped and not (draining and server.idle):
+    while parent in (None, os.getppid()) and not server.stopped and not (draining and server.idle):
         # Poll faster while draining: the worker is to end soon after its last reader.
         ready, _, _ = select.select([orders], [], [], 0.05 if draining else _PARENT_POLL_S)
         if ready:
@@ -90,7 +97,17 @@ def _serve(server: WorkerServer, orders: BinaryIO, parent: int) -> None:
             server.drain()
 
 
+class _TerminatedError(SystemExit):
+    """SIGTERM arrived. A SystemExit, so that a worker that has not started yet ends quietly."""
+
+
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, _on_second_sigterm)
+    raise _TerminatedError(0)
+
+
+def _on_second_sigterm(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(0)
 
 

@@ -78,6 +78,11 @@ class Arena:
         view = another.view(held) if another is not None else None
         return read_only_copy(held.base_array) if view is None else view
 
+    def debug_state(self) -> dict[str, int]:
+        """The numbers of private mappings, and of buffers whose frame or views are left."""
+        buffers = [root() for root in list(self._pieces.values())]
+        return {"mappings": len(self._mappings), "buffers": sum(root is not None for root in buffers)}
+
     def _take(self, nbytes: int) -> int | None:
         while self._gone:
             piece = self._gone.popleft()

@@ -6,9 +6,10 @@ import os
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from dsnb.arguments import checked, integer, milliseconds, nbytes, one_of, optional, path, port, text
+from dsnb.arguments import checked, integer, milliseconds, nbytes, one_of, optional, path, text
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.addresses import loopback, target, target_address, token
+from dsnb.wire.addresses import AUTO, advertised_address, listen_host, ports, target, token
+from dsnb.wire.certificates import check_certificate
 from dsnb.worker.host import memory_bytes
 
 MIB = 1 << 20
@@ -36,13 +37,6 @@ def _shared_memory(name: str, value: Any) -> int:
     return size
 
 
-def _worker_address(name: str, value: Any) -> str:
-    """Check an advertised address: "host:port", where the port may be "%port%"."""
-    given = text(name, value)
-    target_address(given.replace("%port%", "1"), name)
-    return given
-
-
 def _existing_folder(name: str, value: Any) -> str:
     folder = path(name, value)
     if not os.path.isdir(folder):
@@ -50,15 +44,21 @@ def _existing_folder(name: str, value: Any) -> str:
     return folder
 
 
+LAUNCHED_WORKER_GONE_MS = 60_000
+"""`dispatcher_gone_ms` of workers that belong to one service, those of `dsnb.start` and those that join by a join file:
+they may run on rented machines."""
+
+
 @checked(
     dispatcher_address=_dispatcher_address,
-    worker_address=optional(_worker_address),
-    port=port,
+    worker_address=optional(advertised_address),
+    port=ports,
     protocol=optional(one_of("grpc"), "grpc"),
     heartbeat_interval_ms=optional(milliseconds, 500),
     dispatcher_timeout_ms=optional(milliseconds, 60_000),
-    host=loopback,
+    host=listen_host,
     token=optional(token),
+    certificate=optional(check_certificate),
     name=optional(text),
     dispatcher_gone_ms=milliseconds,
     cross_trainer_cache_size_bytes=nbytes,
@@ -77,13 +77,17 @@ class WorkerConfig:
         dispatcher_address: "host:port" or "grpc://host:port" of the dispatcher.
         worker_address: The address that the dispatcher and clients use for this worker; None for the one that it
             listens on. "%port%" stands for the port.
-        port: The port to listen on; 0 for a free one.
+        port: The port to listen on; 0 for a free one. A range, as in `range(5100, 5201)` or "5100-5200", stands for
+            its first free port: for firewalls that let only these through.
         protocol: "grpc".
         heartbeat_interval_ms: How often the worker reports to the dispatcher while no viewer watches the service.
         dispatcher_timeout_ms: How long a worker waits for an unreachable dispatcher before its readers get an error.
-        host: The address to listen on; loopback only.
+        host: The address to listen on. "auto" is the address of this machine that routes to the dispatcher: loopback
+            if the dispatcher listens there. "0.0.0.0" stands for all addresses.
         token: The dispatcher's token; None to look it up by the address (this user's connection files, `DSNB_TOKEN`)
             each time a connection is made.
+        certificate: The service's certificate with its key, in PEM format, from a join file; None to look it up like
+            the token. Without one, connections are not encrypted.
         name: The worker's preferred name; None for "w0", "w1" and so on.
         dispatcher_gone_ms: How long the dispatcher may be unreachable before a worker without readers stops.
         cross_trainer_cache_size_bytes: Bytes of elements kept for other trainers, shared by all tasks of the worker.
@@ -107,13 +111,14 @@ class WorkerConfig:
 
     dispatcher_address: str
     worker_address: str | None = None
-    port: int = 0
+    port: int | range | str = 0
     protocol: str = "grpc"
     heartbeat_interval_ms: int = 500
     dispatcher_timeout_ms: int = 60_000
     _: KW_ONLY  # the fields above are positional, in the order of the tf.data service
-    host: str = "127.0.0.1"
+    host: str = AUTO
     token: str | None = field(default=None, repr=False)
+    certificate: str | None = field(default=None, repr=False)
     name: str | None = None
     dispatcher_gone_ms: int = 600_000
     cross_trainer_cache_size_bytes: int = 512 * MIB

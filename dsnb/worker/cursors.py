@@ -42,6 +42,7 @@ class TrainerCursor(msgspec.Struct):
         joined_at_index: The log's head when the trainer attached; errors before it are not sent to the trainer.
         cache_policy: What happens when the trainer falls behind, where it starts, and its timeout.
         readers: The ids of its clients.
+        awaited: The ids of its clients that joined the iteration and have yet to come here.
         requeued: Elements that readers left unconsumed, in order; they are sent before any others.
         consumed: How many elements it consumed.
         hits: How many of these had been sent to another trainer before.
@@ -61,6 +62,7 @@ class TrainerCursor(msgspec.Struct):
     joined_at_index: int
     cache_policy: CachePolicy
     readers: set[str] = msgspec.field(default_factory=set)
+    awaited: set[str] = msgspec.field(default_factory=set)
     requeued: list[Span] = msgspec.field(default_factory=list)
     consumed: int = 0
     hits: int = 0
@@ -227,7 +229,7 @@ def start_barrier_timeout(job: str, here: Sequence[str]) -> DeadlineExceededErro
     """
     return DeadlineExceededError(
         f"not all trainers that were to start together have come to job {job!r}; here are {', '.join(map(repr, here))}",
-        did="nobody was given anything",
+        did="no trainer received an element",
         hint="start the others within the timeout of CrossTrainerCache(..., start_together=n, timeout=seconds), "
         "or lower n",
     )

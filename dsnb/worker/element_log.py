@@ -8,7 +8,7 @@ Pure: no threads, I/O or clock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dsnb.elements.frame import Frame
 from dsnb.transfer.protocol import FrameSlice
@@ -67,6 +67,8 @@ class ElementLog(ABC):
         first: The index of the first element that is produced.
         evicted: How many elements were dropped before every trainer had them.
         short_by: How many elements that an earlier incarnation delivered were not produced again.
+        closing: Whether the first elements must be evicted, and wait for the dispatcher to close the iteration to new
+            trainers: see `close_to_new_trainers`.
     """
 
     capacity: int
@@ -74,6 +76,7 @@ class ElementLog(ABC):
     first: int = 0
     evicted: int = 0
     short_by: int = 0
+    closing: bool = False
 
     @property
     @abstractmethod
@@ -89,11 +92,6 @@ class ElementLog(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes in memory."""
-
-    @property
-    def partial(self) -> bool:
-        """Whether the first elements are no longer available to a new trainer."""
-        return False
 
     @property
     def done(self) -> bool:
@@ -130,6 +128,17 @@ class ElementLog(ABC):
     @abstractmethod
     def drop_frames(self) -> None:
         """Free all frames in memory; the counters stay, for a last report."""
+
+    @abstractmethod
+    def newest_frames(self, most: int) -> Sequence[tuple[int, Frame]]:
+        """The newest frames in memory, each with the index of its first element; changes nothing.
+
+        Args:
+            most: How many elements are wanted: older frames than those that hold them are left out.
+
+        Returns:
+            The frames, the newest first. There may be none: consumed elements need not be kept.
+        """
 
     # ---- the readers' side
 
@@ -181,7 +190,7 @@ class ElementLog(ABC):
         """
 
     def consumed_by(self, client: str) -> int | None:
-        """How many elements a client acknowledged; None if nobody else gets those that it did not, should it leave."""
+        """How many elements a client acknowledged; None if no other client would get the rest when it leaves."""
         del client
         return None
 
@@ -232,6 +241,9 @@ class ElementLog(ABC):
 
     def remove_unread_trainers(self) -> None:
         """Stop keeping elements for trainers without readers."""
+
+    def close_to_new_trainers(self, joined: Iterable[tuple[str, str]]) -> None:
+        """Allow to evict elements that only a new trainer would need; `joined` has the clients that have joined."""
 
     def touch_all(self, now: float) -> None:
         """Restart every trainer's timeout. For a paused task, in which no trainer can make progress."""

@@ -6,6 +6,8 @@ A pure core: a `FrameStore` does the disk I/O.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
@@ -55,6 +57,18 @@ class LogEntry(msgspec.Struct):
         if stop - first == self.count:
             return self.nbytes
         return self.nbytes * (stop - self.first) // self.count - self.nbytes * (first - self.first) // self.count
+
+
+def newest_entries(entries: Iterable[LogEntry], most: int) -> list[LogEntry]:
+    """The first entries that have frames and hold `most` elements together; all of them if they hold fewer."""
+    found: list[LogEntry] = []
+    for entry in entries:
+        if most <= 0:
+            break
+        if entry.frame is not None:
+            found.append(entry)
+            most -= entry.count
+    return found
 
 
 class FrameLog:
@@ -173,6 +187,10 @@ class FrameLog:
             return entry.frame
         assert self._store is not None
         return self._store.get(entry.location)
+
+    def newest(self, most: int) -> list[LogEntry]:
+        """The entries that hold the newest `most` elements in memory, the newest first."""
+        return newest_entries(islice(reversed(self.entries), len(self.entries) - self.on_disk), most)
 
     def release(self, span: Span) -> None:
         """Count elements as consumed; a frame is freed when its last element is consumed."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from dsnb.code.library_names import installed_version
 from dsnb.elements.allocation import Allocator
 from dsnb.pipeline.engine.resume_point import from_text
 from dsnb.pipeline.engine.source_positions import skip_consumed
@@ -17,6 +18,7 @@ from dsnb.pipeline.operation import BuildContext, SplitFeed
 from dsnb.pipeline.operations.with_options import build_pipeline
 from dsnb.pipeline.sharding import sharded
 from dsnb.pipeline.sources.elements import Elements
+from dsnb.pipeline.splits import split_providers
 from dsnb.transfer import local
 from dsnb.wire import blobs
 from dsnb.wire.channel import Channel
@@ -57,6 +59,7 @@ def stage_builder(
     definitions: DefinitionCache,
     *,
     copied_later: bool = False,
+    notice: Callable[[str], None] = lambda _text: None,
 ) -> Callable[[Allocator], Stage]:
     """Return a function that fetches a task's pipeline and builds its stage; called for the task's first reader.
 
@@ -68,6 +71,7 @@ def stage_builder(
         definitions: The definitions that this worker has already.
         copied_later: Whether elements are copied before a client sees them, so that sources may return views of what
             they keep.
+        notice: Called with a warning for the events of the service.
     """
 
     def define() -> bytes:
@@ -75,7 +79,10 @@ def stage_builder(
         if known is not None:
             return known
         wanted = DatasetRequest(dataset_id=order.dataset_id)
-        _, *pieces = retry(lambda: channel.fetch(GET_DATASET, wanted, timeout=ATTEMPT_S))
+        first, *pieces = retry(lambda: channel.fetch(GET_DATASET, wanted, timeout=ATTEMPT_S))
+        differing = differing_libraries(first.info.libraries if first.info is not None else ())
+        if differing:
+            notice(f"has other versions of what job {order.job_name!r} uses: {differing}")
         definition = b"".join(piece.definition for piece in pieces)
         blobs.check_digest(order.definition, definition, "arrived")
         definitions.put(definition)
@@ -83,11 +90,13 @@ def stage_builder(
 
     def build(allocate: Allocator) -> Stage:
         operation = restore(define(), lambda digest: retry(lambda: fetch(channel, digest)))
+        sizes = tuple(provider.size for provider in split_providers(operation)) if feed is not None else ()
         passes, shared = (order.iteration,), order.num_shards > 0
         context = BuildContext(
             entropy=order.entropy,
             iteration_path=passes,
             splits=feed,
+            split_sizes=sizes,
             low_latency=True,
             shared_order=shared,
             allocate=allocate,
@@ -98,6 +107,25 @@ def stage_builder(
         return build_pipeline(sharded(operation, order.mode, order.num_shards, order.shard), context)
 
     return build
+
+
+def differing_libraries(libraries: Sequence[str]) -> str:
+    """Which installed packages of this process have another version than where the pipeline was registered.
+
+    Args:
+        libraries: The packages there, as in "numpy==2.3.5".
+
+    Returns:
+        A list for people, as in "numpy 2.2.1 instead of 2.3.5"; empty if there is no difference. A package that is
+        missing here is not listed: the pipeline's own error says so.
+    """
+    found = []
+    for library in libraries:
+        name, _, version = library.partition("==")
+        here = installed_version(name)
+        if here and here != version:
+            found.append(f"{name} {here} instead of {version}")
+    return ", ".join(found)
 
 
 def seek_to_position(order: TaskOrder, stage: Stage) -> None:

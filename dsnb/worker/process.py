@@ -12,10 +12,12 @@ import contextlib
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -62,17 +64,25 @@ class Tail:
 
 
 class WorkerProcess:
-    """One process that runs `python -m dsnb.worker`. Thread-safe.
+    """One process that runs `python -m dsnb.worker`, here or through a command that starts it elsewhere. Thread-safe.
+
+    Args:
+        command: The command that starts `python -m dsnb.worker --remote` and connects its standard input and output to
+            its own, as `srun` and `ssh` do; empty to start it on this host.
 
     Raises:
         UnimplementedError: the system has no pidfd, which this class needs to notice the process's end.
     """
 
-    def __init__(self) -> None:
+    placed = True
+    """A process never waits for resources."""
+
+    def __init__(self, command: Sequence[str] = ()) -> None:
         if not hasattr(os, "pidfd_open"):
             raise UnimplementedError(
                 "worker processes need Linux, which tells of their end", hint='use isolation="thread"'
             )
+        self._command = tuple(command)
         self.config: WorkerConfig | None = None
         self.uid = self.name = self.address = ""
         self.pid = 0
@@ -83,7 +93,7 @@ class WorkerProcess:
         self._refusal: DsnbError | None = None
         self._answered = threading.Event()
         self._ended = threading.Event()
-        self._stopping = self._draining = False
+        self._stopping = self._draining = self._terminated = False
         self._config_lock = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, name="dsnb-worker-process", daemon=True)
 
@@ -142,13 +152,28 @@ class WorkerProcess:
                 process.stdin.close()
 
     def stop(self, timeout: float = _STOP_S) -> None:
-        """Ask the process to exit and wait; kill it after `timeout` seconds. A second call does nothing."""
+        """Ask the process to exit and wait; kill it after `timeout` seconds. A second call does nothing.
+
+        A command gets SIGTERM first, and some more seconds: it may have to end what it has started elsewhere, such as a
+        job that waits in a queue and reads no standard input yet.
+        """
         self.ask_to_stop()
-        if not self._ended.wait(timeout):
+        if not self._ended.wait(timeout) and self._command:
+            self._terminate()
+            self._ended.wait(_STOP_S)
+        if not self._ended.is_set():
             self.kill()
             self._ended.wait(_STOP_S)
         if self._thread is not threading.current_thread() and self._thread.ident is not None:
             self._thread.join(_STOP_S)
+
+    def _terminate(self) -> None:
+        """Send SIGTERM to the command and to what it runs here, such as the `srun` of a shell script."""
+        process = self._process
+        if process is not None and not self._ended.is_set():
+            self._terminated = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the process (SIGKILL) if it is running."""
@@ -170,8 +195,14 @@ class WorkerProcess:
         """Why the process ended, in words, with the last lines of its standard error."""
         returncode = self._process.returncode if self._process is not None else None
         assert returncode is not None, "it has not ended"
+        if self._command:
+            end = _signal_name(-returncode) if returncode < 0 else f"exit code {returncode}"
+            return f"its command {shlex.join(self._command)!r} ended with {end}; {self._last_output()}"
         why = exit_reason(returncode, memory_ran_out=memory_kills() > self._kills_before)
-        return f"its process {self.pid} {why}; it last said: {output_tail(self._tail.lines)}"
+        return f"its process {self.pid} {why}; {self._last_output()}"
+
+    def _last_output(self) -> str:
+        return f"it last said: {output_tail(self._tail.lines)}"
 
     def __repr__(self) -> str:
         state = "ended" if self._ended.is_set() else "running" if self._answered.is_set() else "starting"
@@ -199,9 +230,9 @@ class WorkerProcess:
         # The worker asks Linux for SIGKILL when the thread that spawned it ends (`die_with_parent`). So spawn it from
         # this thread, which lives as long as the process does; the caller's thread may end earlier.
         # -P: a file in the current folder must not shadow a module that the worker needs.
-        command = [sys.executable, "-P", "-X", "faulthandler", "-m", "dsnb.worker", "--owner", str(os.getpid())]
-        process = subprocess.Popen(  # noqa: S603 - its own interpreter, and numbers
-            command,
+        own = [sys.executable, "-P", "-X", "faulthandler", "-m", "dsnb.worker", "--owner", str(os.getpid())]
+        process = subprocess.Popen(  # noqa: S603 - its own interpreter and numbers, or what the user asked to run
+            self._command or own,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -229,16 +260,18 @@ class WorkerProcess:
             listening: list[IO[bytes] | int] = [process.stdout, process.stderr, end]
             while end in listening:
                 ready, _, _ = select.select(listening, [], [])
-                if process.stdout in ready:
-                    self._handle_reply(process.stdout.readline())
+                if process.stdout in ready and self._handle_reply(process.stdout.readline()):
                     listening.remove(process.stdout)
                 if process.stderr in ready and not self._read_stderr(process.stderr):
                     listening.remove(process.stderr)  # user code closed it; the process may still be running
                 if end in ready:
                     listening.remove(end)
             # Read only what is there already: a child of the process may keep the pipe open, so its end may never come.
-            while select.select([process.stderr], [], [], 0)[0] and self._read_stderr(process.stderr):
-                pass
+            # Only what a command started may take a moment to end in order, if the command itself died of SIGTERM.
+            until = time.monotonic() + (_STOP_S if self._terminated else 0.0)
+            while select.select([process.stderr], [], [], max(0.0, until - time.monotonic()))[0]:
+                if not self._read_stderr(process.stderr):
+                    break
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # processes that user code started there
             process.wait()  # only now: until it is reaped, its id cannot be reused, so killpg hits the right group
@@ -249,10 +282,13 @@ class WorkerProcess:
                     with contextlib.suppress(OSError):
                         stream.close()
 
-    def _handle_reply(self, line: bytes) -> None:
-        """Parse the process's only answer; an empty line means that it ended first."""
+    def _handle_reply(self, line: bytes) -> bool:
+        """Parse the process's only answer; whether no other line is to be read. It ended first if the line is empty."""
         if not line:
-            return
+            return True
+        if self._command and not line.startswith(b"{"):  # a greeting of the command or of the shell that it starts
+            self._tail.add(line)
+            return False
         answer: Mapping[str, Any] = json.loads(line)
         if "failed" in answer:
             kind = getattr(errors, answer["failed"], DsnbError)
@@ -260,6 +296,7 @@ class WorkerProcess:
         else:
             self.uid, self.name, self.address = answer["uid"], answer["name"], answer["address"]
         self._answered.set()
+        return True
 
     def _read_stderr(self, stderr: IO[bytes]) -> bool:
         data = os.read(stderr.fileno(), 1 << 16)
@@ -273,11 +310,16 @@ class WorkerProcess:
             with contextlib.suppress(OSError, ValueError):
                 process.stdin.write(line)
 
+    @staticmethod
+    def _status_command() -> str:
+        return f"{Path(sys.executable).name} -m dsnb status"
+
     def _ended_early(self) -> DsnbError:
         return UnavailableError(
             f"a worker process ended before it was ready: {self.exit_reason()}",
             did="the service was left as it was",
-            hint=f"try it in a terminal: {Path(sys.executable).name} -m dsnb status, and look at what it last said",
+            hint=f"try it in a terminal: {shlex.join(self._command) or self._status_command()}, and look at what it "
+            "last said",
         )
 
 

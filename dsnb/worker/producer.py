@@ -28,6 +28,7 @@ from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError, InvalidArgumentError, is_out_of_band
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.storage.urls import add_host
 
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
@@ -148,7 +149,7 @@ class Producer(threading.Thread):
         except CancelledError:
             return
         except BaseException as error:  # noqa: BLE001 - importing a user's module may raise SystemExit, for instance
-            self._receiver.add(Frame.of_failure(failure_of(error, self._error_context)))
+            self._receiver.add(Frame.of_failure(failure_of(_with_host(error), self._error_context)))
             self._receiver.finish()
             return
         try:
@@ -157,6 +158,8 @@ class Producer(threading.Thread):
             self.positioned = True
             self._produce(self.stage)
         except Exception as error:  # noqa: BLE001 - a bug of dsnb: readers get an error instead of waiting for ever
+            if is_out_of_band(error) and isinstance(error, CancelledError):
+                return  # while it sought its position, the task was stopped or moved to another worker
             self._add_failure(error)
             self._receiver.finish()
         finally:
@@ -341,7 +344,7 @@ class Producer(threading.Thread):
 
     def _add_failure(self, error: Exception) -> None:
         self._add_ready()  # first, to keep the order
-        failure = failure_of(error, f"{self._error_context}, element {self._added}")
+        failure = failure_of(_with_host(error), f"{self._error_context}, element {self._added}")
         self._added += 1
         self._receiver.add(Frame.of_failure(failure))
 
@@ -433,3 +436,8 @@ class FlushTimer(threading.Thread):
             self._armed.clear()
             while not self._ended.wait(self._after_s) and self._act():
                 pass
+
+
+def _with_host(error: BaseException) -> BaseException:
+    """The error; with a note of the host, if a file is missing there that may exist on the reader's."""
+    return add_host(error) if isinstance(error, FileNotFoundError) else error

@@ -134,4 +134,6 @@ class ResumeReporter:
 def _eviction_in_s(log: ElementLog, rates: RateMeter, name: str) -> float:
     """Estimated seconds until a trainer that skips loses elements, at the present rates; 0 if it will not."""
     margin = log.elements_before_eviction(name)
-    return 0.0 if margin is None else seconds_until_eviction(margin, rates.rate(_PRODUCER) - rates.rate(name))
+    # The producer runs ahead of the fastest trainer in bursts, but in the long run it is not faster.
+    pace = min(rates.rate(_PRODUCER), max(map(rates.rate, log.consumed_counts()), default=0.0))
+    return 0.0 if margin is None else seconds_until_eviction(margin, pace - rates.rate(name))

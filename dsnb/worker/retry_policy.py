@@ -1,4 +1,8 @@
-"""Repeats a task's calls while the dispatcher is unreachable, until it is started again.
+"""Repeats a task's calls while the dispatcher is unreachable, until it is started again or the task is stopped.
+
+A call never fails because the dispatcher is away: the pipeline may be in the middle of anything, such as the search for
+the position at which it takes a task over, and could not be continued. After a deadline, the task's readers get an
+error, and the call is repeated all the same, for readers that come back.
 
 If the dispatcher does not know the task, the task was cancelled, finished, or moved to another worker. Production then
 ends without an error on this worker; clients get the task's state from the dispatcher.
@@ -26,18 +30,25 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Repeats a call while the dispatcher does not answer.
 
     Args:
-        seconds: How long the connection may be broken before the call fails.
+        seconds: How long the connection may be broken before the readers get an error, and between two errors.
+        on_overdue: Called with that error.
         given_up: Returns whether the answer is no longer needed.
         connected: Returns whether the control stream is connected. The answer is then only late, and the deadline does
             not run: a notebook cell may hold the GIL of the dispatcher's process for a minute. If the dispatcher is
             gone or stopped for good, the connection breaks.
 
     Example:
-        >>> retry = RetryPolicy(seconds=60.0, given_up=lambda: task.stopped, connected=lambda: session.connected)
+        >>> retry = RetryPolicy(
+        ...     seconds=60.0,
+        ...     on_overdue=task.fail_readers,
+        ...     given_up=lambda: task.stopped,
+        ...     connected=lambda: session.connected,
+        ... )
         >>> retry(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S))
     """
 
     seconds: float
+    on_overdue: Callable[[Exception], None]
     given_up: Callable[[], bool]
     connected: Callable[[], bool]
 
@@ -48,7 +59,6 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             call: The call; raises UnavailableError if the dispatcher does not answer.
 
         Raises:
-            DeadlineExceededError: the dispatcher was unreachable for `seconds`.
             CancelledError: the task was stopped, or the dispatcher does not know it.
         """
         deadline = time.monotonic() + self.seconds
@@ -63,11 +73,15 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 if self.connected():
                     deadline = time.monotonic() + self.seconds
                 if time.monotonic() > deadline:
-                    raise mark_out_of_band(
-                        DeadlineExceededError(
-                            f"{error.what} for {self.seconds:g} seconds",
-                            did="what was asked is asked again when this task is read on",
-                            hint="start the dispatcher again where it was (its work_dir and port), or stop reading",
-                        )
-                    ) from error
+                    self.on_overdue(self._overdue(error))
+                    deadline = time.monotonic() + self.seconds
                 time.sleep(_PAUSE_S)
+
+    def _overdue(self, error: UnavailableError) -> Exception:
+        return mark_out_of_band(
+            DeadlineExceededError(
+                f"{error.what} for {self.seconds:g} seconds",
+                did="the worker asks again, and this read continues where it was if you call `next` again",
+                hint="start the dispatcher again where it was (its work_dir and port), or stop reading",
+            )
+        )

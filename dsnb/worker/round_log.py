@@ -37,7 +37,7 @@ from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import TrainerReport
 from dsnb.wire.schedule import consumer_name
 from dsnb.worker.element_log import ElementLog, ReadAhead
-from dsnb.worker.frame_log import LogEntry
+from dsnb.worker.frame_log import LogEntry, newest_entries
 
 _NO_POLICY = CachePolicy()
 _MIN_ROUNDS_AHEAD = 2
@@ -126,6 +126,9 @@ class RoundLog(ElementLog):
     def finish(self) -> None:
         """Mark the sequence as ended, which is an error in a coordinated read."""
         self.finished = True
+
+    def newest_frames(self, most: int) -> Sequence[tuple[int, Frame]]:
+        return [(entry.first, entry.frame) for entry in newest_entries(reversed(self._entries), most)]
 
     def drop_frames(self) -> None:
         for entry in self._entries:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +17,8 @@ import grpc
 
 from dsnb.arguments import checked, instance, number
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
-from dsnb.processes import idle_ns, usable_cpus
+from dsnb.pipeline.graph import PYTHON
+from dsnb.processes import host_id, idle_ns, usable_cpus
 from dsnb.system_limits import nearly_out_of_files, open_files_text
 from dsnb.transfer import local
 from dsnb.transfer.admission import Admission
@@ -27,12 +29,25 @@ from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control_stream import ControlStream
 from dsnb.wire.lifecycle import StopOnce, stop_when_idle
-from dsnb.wire.messages import ClientRelease, ReadRequest, TaskOrder, TaskReport, TaskRequest, WorkerOrder, WorkerReport
-from dsnb.wire.methods import GET_SPLITS, GET_TASK, READ, SESSION, Method
+from dsnb.wire.messages import (
+    ClientRelease,
+    ClosedIteration,
+    Empty,
+    PeekReply,
+    ReadRequest,
+    TaskOrder,
+    TaskReport,
+    TaskRequest,
+    WorkerOrder,
+    WorkerReport,
+)
+from dsnb.wire.methods import GET_SPLITS, GET_TASK, PEEK, PING, READ, SESSION, Method
 from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.host import LatencyProbe, rss_bytes
+from dsnb.worker.host_meter import HOST_METER
+from dsnb.worker.peeking import peek
 from dsnb.worker.pipeline_loader import DefinitionCache, stage_builder
 from dsnb.worker.retry_policy import ATTEMPT_S, RetryPolicy
 from dsnb.worker.spill import Spill, SpillLimit
@@ -42,6 +57,8 @@ from dsnb.worker.task import Task, keeps_frames
 _JOIN_S = 2.0
 _REGISTER_S = 10.0
 """How long a new worker tries to reach its dispatcher. Short: a wrong address must not look like a slow start."""
+_SIGNALS_S = 0.2
+"""How often a wait of the main thread looks for signals."""
 _DRAIN_S = 3.0
 _POLL_INTERVAL_S = 0.02
 
@@ -71,7 +88,7 @@ class WorkerServer:
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
         self.config = config
         self.uid = uuid.uuid4().hex[:12]
-        self.name = self._instance = ""
+        self.name = self._instance = self._reachable_host = ""
         # Readers identify this worker by its uid; the token is that of the service that the worker joined.
         self._guard = Guard(lambda: self._channel.token if self._channel is not None else "", self.uid)
         self._transfer_servers = TransferServers(self, config, self._guard)
@@ -84,6 +101,8 @@ class WorkerServer:
         self._dropped_while_fetching: set[str] = set()
         """Tasks in `_fetching` for which an order to drop them arrived meanwhile."""
         self._last_reports: list[TaskReport] = []
+        self._notices: list[str] = []
+        """Warnings for the events of the service, sent with the next report."""
         self._released = 0
         """The number of the last `ClientRelease` order that was carried out."""
         self._latency_probe = LatencyProbe()
@@ -105,7 +124,7 @@ class WorkerServer:
         """The address that dispatcher and clients use, as "host:port"."""
         if self._server is None:
             raise FailedPreconditionError("the worker was not started", hint="call start() first")
-        advertised = self.config.worker_address or addresses.format_address(self.config.host, "%port%")
+        advertised = self.config.worker_address or addresses.format_address(self._reachable_host, "%port%")
         return advertised.replace("%port%", str(self._server.port))
 
     @checked()
@@ -125,9 +144,7 @@ class WorkerServer:
             )
         if self._server is not None:
             return
-        server = GrpcServer("worker", self._transfer_servers.handlers, self._guard)
-        server.start(self.config.host, self.config.port)
-        self._server = server
+        self._server = self._listen()
         atexit.register(self.stop)
         try:
             self._transfer_servers.open(self.uid)
@@ -148,14 +165,46 @@ class WorkerServer:
         except BaseException:  # also KeyboardInterrupt
             self.stop()
             raise
-        if self.config.token is not None:
-            # A pipeline may itself read from the service; its pickle holds the address but not the token.
-            discovery.remember_token(self.config.dispatcher_address, self.config.token)
+
+    def _listen(self) -> GrpcServer:
+        """Listen for readers, with the certificate of the service.
+
+        Raises:
+            AlreadyExistsError: the port is taken.
+        """
+        config, dispatcher = self.config, addresses.target_address(self.config.dispatcher_address)
+        self._reachable_host = addresses.reachable_host(config.host, dispatcher)
+        if config.token is not None:
+            # The connections of this process find the certificate by the token. And a pipeline may itself read from the
+            # service: its pickle holds the address, but not the token.
+            discovery.remember_token(
+                dispatcher, config.token, config.certificate or discovery.certificate_for(config.token)
+            )
             self._remembered = True
+        assert not isinstance(config.port, range), "`checked` has replaced it by text"
+        certificate = discovery.certificate_for(discovery.token_for(dispatcher))
+        handlers = {**self._transfer_servers.handlers, PEEK: lambda request, _context: self._peek(request.task_id)}
+        server = GrpcServer("worker", handlers, self._guard)
+        host = self._reachable_host if config.host == addresses.AUTO else config.host
+        try:
+            _check_encrypted(host, dispatcher, certificate)
+            server.start(host, config.port, certificate)
+        except BaseException:
+            self._forget_token()
+            raise
+        return server
+
+    def _forget_token(self) -> None:
+        if self._remembered and self.config.token is not None:
+            discovery.forget_token(self.config.dispatcher_address, self.config.token)
+            self._remembered = False
 
     def _wait_registered(self, control_stream: ControlStream[WorkerReport, WorkerOrder]) -> None:
         seconds = min(_REGISTER_S, self.config.dispatcher_timeout_ms / 1000)
-        connected = control_stream.connected.wait(seconds)
+        until = time.monotonic() + seconds
+        # Wake up regularly: if another thread received Ctrl-C's signal, Python handles it only when this one runs.
+        while not (connected := control_stream.connected.wait(_SIGNALS_S)) and time.monotonic() < until:
+            pass
         if self._refusal is not None:
             raise self._refusal
         if not connected:
@@ -191,7 +240,8 @@ class WorkerServer:
             Whether the worker became idle in time.
 
         Example:
-            >>> worker.leave(timeout=60.0)
+            >>> with DispatchServer() as dispatcher:
+            ...     WorkerServer(WorkerConfig(dispatcher.target)).leave(timeout=60.0)
             True
         """
         self.drain()
@@ -219,8 +269,7 @@ class WorkerServer:
     def _stop(self, timeout: float) -> None:
         atexit.unregister(self.stop)
         local.withdraw(self.uid)
-        if self._remembered and self.config.token is not None:
-            discovery.forget_token(self.config.dispatcher_address, self.config.token)
+        self._forget_token()
         with self._lock:
             tasks = [*self._tasks.values(), *self._stopping_tasks]
         gone = UnavailableError(f"the worker {self.name} was stopped")
@@ -267,6 +316,16 @@ class WorkerServer:
         with self._lock:
             return not any(task.order.mode == "DYNAMIC" or not over for task in self._tasks.values())
 
+    @checked()
+    def debug_state(self) -> dict[str, Any]:
+        """What the worker keeps, as plain data for bug reports and tests. Its keys may change in any release."""
+        with self._lock:
+            return {
+                "tasks": {task_id: task.debug_state() for task_id, task in self._tasks.items()},
+                "remote_readers": self._transfer_servers.admission.active,
+                "shared_memory": self._transfer_servers.shared_memory.debug_state(),
+            }
+
     def __enter__(self) -> WorkerServer:
         self.start()
         return self
@@ -310,6 +369,22 @@ class WorkerServer:
             self._share_budget()  # a task without readers is not allowed to grow
         return reading
 
+    def _peek(self, task_id: str) -> PeekReply:
+        """The newest elements of a task in short; see `peeking.peek`.
+
+        Raises:
+            NotFoundError: the worker has no such task.
+        """
+        with self._lock:
+            task = self._tasks.get(task_id)
+        if task is None:
+            raise NotFoundError(
+                f"the worker {self.name} no longer has the task {task_id}",
+                did="nothing is shown",
+                hint="peek again while the job is read",
+            )
+        return peek(task)
+
     def _fetch(self, task_id: str) -> Task:
         """Ask the dispatcher for a task's order, and start the task."""
         if self.stopped or self._channel is None:
@@ -341,6 +416,7 @@ class WorkerServer:
         for task_id in order.drop:
             self._drop(task_id)
         self._release_clients(order.releases)
+        self._close_tasks(order.closed)
         for eviction in order.evict_trainers:
             with self._lock:
                 task = self._tasks.get(eviction.task_id)
@@ -364,6 +440,14 @@ class WorkerServer:
         if releases and self._control_stream is not None:
             self._control_stream.report_now()  # an iteration may be complete once the dispatcher knows of the release
 
+    def _close_tasks(self, iterations: Sequence[ClosedIteration]) -> None:
+        """Let the tasks of closed iterations evict elements."""
+        for closed in iterations:
+            with self._lock:
+                task = self._tasks.get(closed.task_id)
+            if task is not None and task.order.incarnation == closed.incarnation:
+                task.close_to_new_trainers([(client.client_id, client.trainer_id) for client in closed.clients])
+
     def _on_welcome(self, order: WorkerOrder) -> None:
         """Adopt the name and service instance that the dispatcher assigned."""
         # A new service instance reuses task ids, so the tasks of the old instance must go.
@@ -384,6 +468,7 @@ class WorkerServer:
             channel = self._channel
             retry = RetryPolicy(
                 seconds=self.config.dispatcher_timeout_ms / 1000,
+                on_overdue=lambda error: self._fail_readers(order, error),
                 given_up=lambda: not self._has(order),
                 connected=lambda: self._control_stream is not None and self._control_stream.broken_since is None,
             )
@@ -400,13 +485,19 @@ class WorkerServer:
             task = Task(
                 order,
                 stage_builder(
-                    channel, order, feed, retry, self._definition_cache, copied_later=packed or keeps_frames(order)
+                    channel,
+                    order,
+                    feed,
+                    retry,
+                    self._definition_cache,
+                    copied_later=packed or keeps_frames(order),
+                    notice=self._add_notice,
                 ),
                 feed,
                 read_ahead_bytes=self.config.read_ahead_bytes,
                 capacity=self.config.cross_trainer_cache_size_bytes,
                 on_change=self._changed,
-                error_context=f"on worker {self.name}, job {order.job_name!r}",
+                error_context=f"on worker {self._described()}, job {order.job_name!r}",
                 spill=Spill(self.config.spill_dir or tempfile.gettempdir(), self._spill_limit)
                 if order.cached
                 else None,
@@ -416,9 +507,24 @@ class WorkerServer:
             self._share_budget()
             return task
 
+    def _add_notice(self, text: str) -> None:
+        with self._lock:
+            self._notices.append(f"worker {self._described()} {text}")
+
+    def _described(self) -> str:
+        """The worker's name, with that of its host if the service may have workers on others."""
+        dispatcher = addresses.host_of(addresses.target_address(self.config.dispatcher_address))
+        return self.name if addresses.is_loopback(dispatcher) else f"{self.name} (host {socket.gethostname()})"
+
     def _has(self, order: TaskOrder) -> bool:
         task = self._tasks.get(order.task_id)
         return task is not None and task.order is order and not self.stopped
+
+    def _fail_readers(self, order: TaskOrder, error: Exception) -> None:
+        """End the present reads of a task with an error that takes no element's place."""
+        task = self._tasks.get(order.task_id)
+        if task is not None and task.order is order:
+            task.fail_readers(error)
 
     def _drop(self, task_id: str) -> None:
         with self._lock:
@@ -465,6 +571,7 @@ class WorkerServer:
         with self._lock:
             tasks = list(self._tasks.values())
             last, self._last_reports = self._last_reports, []
+            notices, self._notices = tuple(self._notices), []
             self._stopping_tasks = [task for task in self._stopping_tasks if not task.join(0.0)]
             self._share_budget()
         for task in tasks:
@@ -491,7 +598,27 @@ class WorkerServer:
             cpus=usable_cpus(),
             idle_ns=idle_ns(),
             last_release=self._released,
+            host=socket.gethostname(),
+            host_id=host_id(),
+            python=PYTHON,
+            notices=notices,
+            host_use=HOST_METER.read(),
         )
+
+
+def _check_encrypted(host: str, dispatcher: str, certificate: str) -> None:
+    """Refuse to listen beyond loopback without encryption, unless the dispatcher does so too (`tls=False`).
+
+    Raises:
+        FailedPreconditionError: it would be so.
+    """
+    if certificate or addresses.is_loopback(host) or not addresses.is_loopback(addresses.host_of(dispatcher)):
+        return
+    raise FailedPreconditionError(
+        f"a worker that listens on {host} needs the certificate of its service, and the service has none",
+        did="nothing was started",
+        hint='start the dispatcher with host="auto" too: it then makes a certificate',
+    )
 
 
 class TransferServers:
@@ -506,20 +633,20 @@ class TransferServers:
     def __init__(self, worker: TaskServer, config: WorkerConfig, guard: Guard) -> None:
         self.admission = Admission(config.max_readers)
         self._grpc = ReadService(worker, self.admission)
-        self._shared_memory = SharedMemoryServer(worker, guard, config.shared_memory_size, self.admission)
+        self.shared_memory = SharedMemoryServer(worker, guard, config.shared_memory_size, self.admission)
 
     @property
-    def handlers(self) -> dict[Method[Any, Any], Callable[[Iterator[ReadRequest], grpc.ServicerContext], Any]]:
+    def handlers(self) -> dict[Method[Any, Any], Callable[[Any, grpc.ServicerContext], Any]]:
         """The handlers that the worker's gRPC server must register."""
-        return {READ: self._grpc.read}
+        return {READ: self._grpc.read, PING: lambda _request, _context: Empty()}
 
     def open(self, worker_uid: str) -> None:
         """Start the shared memory server, which readers on this host find by the worker's uid."""
-        self._shared_memory.start(worker_uid)
+        self.shared_memory.start(worker_uid)
 
     def close(self) -> None:
         """Stop all transfer servers; present readings are ended."""
-        self._shared_memory.stop()
+        self.shared_memory.stop()
         self._grpc.stop()
 
 

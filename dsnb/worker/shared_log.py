@@ -30,6 +30,11 @@ The producer keeps a bounded number of bytes ready beyond the frontier, then sto
 up to `read_ahead_bytes`, each time a reader finds no element although the producer had stopped at the bound. If reader
 and pipeline differ in speed, in either direction, a higher bound would cost work and memory without benefit.
 
+All elements of finite data are kept, in memory or on disk, while a trainer that wants every element may still join. If
+there is no room for all of them, the log is `closing`: production waits until the dispatcher lets no such trainer join
+any more. `close_to_new_trainers` then names the clients that have joined. Elements are also kept for those of them that
+have not opened this task yet (`awaited`).
+
 An error that takes an element's place is sent to the trainers that were attached when it happened; trainers that
 attach later skip it.
 
@@ -49,8 +54,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dsnb.elements.frame import Frame
 from dsnb.transfer.protocol import FIRST_GRANT, FrameSlice
 from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.field_groups import CacheCounters, shared
 from dsnb.wire.messages import IndexRange, TrainerPosition, TrainerReport
 from dsnb.wire.ranges import Ranges, split_ranges
 from dsnb.worker.cursors import ReaderState, Span, StartBarrier, TrainerCursor
@@ -58,8 +65,10 @@ from dsnb.worker.element_log import ElementLog, ReadAhead
 from dsnb.worker.frame_log import FrameLog, FrameStore, LogEntry
 
 _DEFAULT_POLICY = CachePolicy()
-_POLICY_UNTIL_ATTACHED = CachePolicy(on_lag="wait")
-"""Policy of a trainer of an earlier incarnation until it opens this one and sends its own policy."""
+_POLICY_UNTIL_ATTACHED = CachePolicy(on_lag="spill", timeout_s=60.0)
+"""Policy of a trainer that the dispatcher knows and that has not opened this task yet, or not this incarnation of it;
+it then sends its own. Until then it loses nothing, and the others need not wait for it while there is room on disk. A
+trainer that does not open the task in time is removed, as by default."""
 
 
 class SharedLog(ElementLog):
@@ -69,8 +78,8 @@ class SharedLog(ElementLog):
         capacity: Most bytes in memory. Enforced only with `keep`, by eviction.
         read_ahead_bytes: Most bytes to produce beyond the frontier.
         keep: Whether elements stay for other trainers after they were consumed.
-        keep_all: Whether all elements stay, on disk, while any trainer spills. For finite data, which a new trainer may
-            want to read from the beginning. When the disk is full, the oldest elements are dropped.
+        keep_all: Whether all elements stay until `close_to_new_trainers`; on disk, if any trainer spills. For finite
+            data, which a new trainer may want to read from the beginning.
         store: Where frames are spilled; None to disable spilling.
         first: The index of the first element that will be produced.
         incarnation: The task's incarnation, which readers are told with each slice.
@@ -93,7 +102,7 @@ class SharedLog(ElementLog):
         self.trainers: dict[str, TrainerCursor] = {}
         self.readers: dict[str, ReaderState] = {}
         self._incarnation = incarnation
-        self._keep_all = keep_all
+        self._keep_all = self._finite = keep_all
         self._replay_end = first
         """Index after the last element that an earlier incarnation delivered; production below it is a replay."""
         self.frames = FrameLog(store, first)
@@ -135,10 +144,6 @@ class SharedLog(ElementLog):
         return self.frames.evicted
 
     @property
-    def partial(self) -> bool:
-        return self.keep and self.base > 0
-
-    @property
     def done(self) -> bool:
         """Whether everything is produced, and every trainer that was not removed has consumed all of it."""
         if not self.keep:
@@ -147,7 +152,10 @@ class SharedLog(ElementLog):
 
     @property
     def clients(self) -> Sequence[str]:
-        return tuple(self.readers)
+        return (*self.readers, *(client for trainer in self.trainers.values() for client in trainer.awaited))
+
+    def newest_frames(self, most: int) -> Sequence[tuple[int, Frame]]:
+        return [(entry.first, entry.frame) for entry in self.frames.newest(most)]
 
     def drop_frames(self) -> None:
         self.frames.drop_frames()
@@ -165,10 +173,7 @@ class SharedLog(ElementLog):
             clients=len(trainer.readers),
             consumed=trainer.consumed,
             offset=offset,
-            hits=trainer.hits,
-            misses=trainer.misses,
-            skipped=trainer.skipped,
-            spilled=trainer.spilled,
+            **shared(CacheCounters, trainer),
             lag_bytes=self.frames.bytes_between(offset, self.head),
             on_lag=(trainer.cache_policy.on_lag or "skip") if self.keep else "",
             consumed_beyond=tuple(IndexRange(first=first, end=end) for first, end in beyond),
@@ -198,11 +203,6 @@ class SharedLog(ElementLog):
         if not self._blocked():
             return True
         self.make_room(self._next_frame_bytes)
-        if self._blocked() and not self.frames.can_spill():
-            # The disk is full: give up the beginning of finite data rather than stop production.
-            self._keep_all = False
-            self._drop_unneeded_from_disk()
-            self.make_room(self._next_frame_bytes)
         return not self._blocked()
 
     @property
@@ -223,8 +223,34 @@ class SharedLog(ElementLog):
 
     def make_room(self, nbytes: int = 0) -> None:
         """Evict or spill frames until `nbytes` more fit within the capacity, or no other frame may leave memory."""
-        while self.keep and self.nbytes + nbytes > self.capacity and self._evict_or_spill_first():
-            pass
+        while self.keep and self.nbytes + nbytes > self.capacity:
+            if not self._evict_or_spill_first():
+                first = self.frames.first_in_memory
+                if self._keep_all and first is not None and self._is_passed(first):
+                    self.closing = True
+                return
+
+    def close_to_new_trainers(self, joined: Iterable[tuple[str, str]]) -> None:
+        """Allow to evict elements that only a new trainer would need: none that wants all of them can join any more.
+
+        Args:
+            joined: The clients that joined and want every element, each with its trainer. Elements are also kept for
+                those that have not opened this task yet.
+        """
+        if not self._keep_all:
+            return
+        self._keep_all = self.closing = False
+        for client, trainer_id in joined:
+            if client in self.readers:
+                continue
+            cursor = self.trainers.get(trainer_id)
+            if cursor is None:
+                cursor = self.trainers[trainer_id] = TrainerCursor(
+                    next=self.first, joined_at_index=self.head, cache_policy=_POLICY_UNTIL_ATTACHED
+                )
+            cursor.awaited.add(client)
+        self._drop_unneeded_from_disk()
+        self.make_room()
 
     def finish(self) -> None:
         """End the sequence at `head`: nothing more will be appended."""
@@ -239,9 +265,13 @@ class SharedLog(ElementLog):
     def _can_evict_or_spill_first(self) -> bool:
         """Whether the first frame in memory may be evicted or spilled."""
         entry = self.frames.first_in_memory
-        if not self.keep or entry is None or entry.end > self._evictable_end or self._is_needed_by(entry, "wait"):
+        if not self.keep or entry is None or not self._is_passed(entry):
             return False
-        return not self._is_needed_by(entry, "spill") or self.frames.can_spill()
+        return self.frames.can_spill() if self._is_needed_by(entry, "spill") else not self._keep_all
+
+    def _is_passed(self, entry: LogEntry) -> bool:
+        """Whether the furthest trainer has been sent a frame, and no trainer makes the others wait for it."""
+        return entry.end <= self._evictable_end and not self._is_needed_by(entry, "wait")
 
     @property
     def _evictable_end(self) -> int:
@@ -278,8 +308,12 @@ class SharedLog(ElementLog):
         )
 
     def _drop_unneeded_from_disk(self) -> None:
-        """Drop the first frames on disk, up to one that a trainer still needs."""
-        while self.frames.on_disk and not self._is_needed_by(self.frames.entries[0], "spill", "wait"):
+        """Drop the first frames on disk, up to one that a trainer still needs or a new one may need."""
+        while (
+            self.frames.on_disk
+            and not self._keep_all
+            and not self._is_needed_by(self.frames.entries[0], "spill", "wait")
+        ):
             self.frames.drop_first()
 
     # ---- taking over from an earlier incarnation
@@ -353,12 +387,21 @@ class SharedLog(ElementLog):
             return
         cursor = self.trainers.get(trainer)
         if cursor is None:
+            start = self._start_index(cache_policy)
             cursor = self.trainers[trainer] = TrainerCursor(
-                next=self._start_index(cache_policy), joined_at_index=self.head, cache_policy=cache_policy
+                next=start, joined_at_index=self.head, cache_policy=cache_policy
             )
+            if self._finite and cache_policy.on_lag in {"wait", "spill"} and cache_policy.start != "newest":
+                # It comes back to an iteration that it had left before it was closed: elements were evicted meanwhile.
+                cursor.skipped = start - self.first
+            self._advance(cursor.next)
+            cursor.next = self._next(cursor)
+        elif client in cursor.awaited and cache_policy.start == "newest" and not cursor.readers:
+            cursor.next = max(cursor.next, self.head)
             self._advance(cursor.next)
         cursor.cache_policy, cursor.removed = cache_policy, False
         cursor.readers.add(client)
+        cursor.awaited.discard(client)
         self._start_barrier.update(self.trainers.values(), cache_policy.start_together)
         # Counters above 0 come from an earlier incarnation that this log knows nothing of. Everything received counts
         # as consumed here, so the reader starts with nothing outstanding and no unused credit.
@@ -475,15 +518,16 @@ class SharedLog(ElementLog):
             self._drop_unneeded_from_disk()
 
     def remove_unread_trainers(self) -> None:
-        """Stop keeping elements for trainers without readers. Has no effect without `keep`."""
+        """Stop keeping elements for trainers without readers that are not awaited. Has no effect without `keep`."""
         for trainer_id, trainer in self.trainers.items():
-            if self.keep and not trainer.readers:
+            if self.keep and not trainer.readers and not trainer.awaited:
                 self.remove_trainer(trainer_id)
 
     def _blocked(self) -> bool:
-        """Whether a trainer leaves no room for the next frame: the first must stay, or its bytes do not suffice."""
+        """Whether there is no room for the next frame: the first one must stay, or its bytes do not suffice."""
         over = self.nbytes + self._next_frame_bytes - self.capacity if self.keep else 0
-        if over <= 0 or not any(trainer.needs_retention or trainer.requeued for trainer in self.trainers.values()):
+        kept = self._keep_all or any(trainer.needs_retention or trainer.requeued for trainer in self.trainers.values())
+        if over <= 0 or not kept:
             return False
         first = self.frames.first_in_memory
         return first is not None and (first.nbytes + first.encoded_bytes < over or not self._can_evict_or_spill_first())
@@ -509,11 +553,13 @@ class SharedLog(ElementLog):
         """Remove a reader and return its unconsumed elements to its trainer.
 
         Args:
-            client: The reader; an unknown one is ignored.
+            client: The reader; one that has not come yet is no longer awaited, an unknown one is ignored.
             consumed: Its final counter, if it is known.
         """
         reader = self.readers.get(client)
         if reader is None:
+            for trainer in self.trainers.values():
+                trainer.awaited.discard(client)
             return
         if consumed is not None:
             self._consume(reader, consumed)
@@ -610,7 +656,7 @@ class SharedLog(ElementLog):
                 gone = min(span.count, floor - span.first)
                 span.cut(gone)
                 trainer.skipped += gone
-            if span.first >= self.head:
+            if span.count and span.first >= self.head:
                 return None  # after `take_over`: not reproduced yet
             if span.count:
                 entry = self.frames.entry_at(span.first)
@@ -647,6 +693,9 @@ class SharedLog(ElementLog):
         if trainer.delivered_earlier.end > trainer.next:
             trainer.next = self._next(trainer)
             self._advance(trainer.next)
+        elif trainer.next < trainer.joined_at_index:
+            # Pass earlier errors now: they may be evicted before the next call, and would count as skipped then.
+            trainer.next = self._next(trainer)
         return span, entry
 
     def _advance(self, index: int) -> None:
@@ -698,6 +747,7 @@ class SharedLog(ElementLog):
         frames.validate(keep=self.keep)
         assert self._unsent_bytes == frames.bytes_between(self.frontier, self.head), "unsent bytes are miscounted"
         assert self.frontier <= self.head, "something was sent before it was produced"
+        assert not self.keep or not self._keep_all or self.base == self.first, "elements went before the log was closed"
         for name, trainer in self.trainers.items():
             assert trainer.next <= max(self.frontier, self.tail, trainer.joined_at_index), (
                 "a trainer is beyond the frontier"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dsnb.wire.messages import SplitGrant, SplitRange, SplitsReply, SplitsRequest
 
 _GRANT_S = 0.2
-_FIRST_WANT = 4
+_FIRST_WANT = 1  # a split may take seconds: a slow worker must not begin with several
 _MOST_WANT = 1 << 20
 
 Ask = Callable[[SplitsRequest], SplitsReply]

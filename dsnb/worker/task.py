@@ -11,7 +11,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError as CancelledFuture
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import cached_property, partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,6 +25,7 @@ from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, Una
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.transfer.protocol import FrameSlice, LinkStats, Sink
 from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.field_groups import LogProgress, shared
 from dsnb.wire.messages import LostReader, ReadRequest, ResumePosition, TaskOrder, TaskReport
 from dsnb.worker.arena import Arena
 from dsnb.worker.cursors import start_barrier_timeout
@@ -51,10 +56,11 @@ class Task:
         read_ahead_bytes: Most bytes to produce ahead of demand.
         capacity: Most bytes that the window may ever hold, if the job is cached; `resize` sets the present limit.
         on_change: Called, under the task's lock, when the dispatcher needs a report at once: everything is produced and
-            consumed, or the first elements are no longer available to new trainers.
+            consumed, or the first elements must be evicted, before which the dispatcher closes the iteration.
         error_context: Where this task runs, for the errors of user code.
         spill: Disk storage for trainers with `on_lag="spill"`.
         packed: Whether the readers are in other processes.
+        make_producer: Makes what runs the pipeline, with the arguments of `Producer`.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Task:
         error_context: str,
         spill: Spill | None = None,
         packed: bool = False,
+        make_producer: Callable[..., Producer] = Producer,
     ) -> None:
         self.order = order
         self._lock = threading.RLock()
@@ -96,11 +103,13 @@ class Task:
             partial(build, self.allocate),
             partial(seek_to_position, order),
         )
-        self._producer = Producer(name, make, self, error_context, packed=packed, seek=begin)
+        self._producer = make_producer(name, make, self, error_context, packed=packed, seek=begin)
         self._feed = feed
         self._on_change = on_change
-        self._started = self._stopped = self._end_noted = self._partial_noted = False
+        self._started = self._stopped = self._end_noted = self._closing_noted = False
         self._paused = order.paused
+        self._passing: Future[tuple[int, Frame]] | None = None
+        """Gets the next frame and the index of its first element; None unless somebody waits for it."""
         self._resume_reporter = ResumeReporter()
         self._errors = self._sent_elements = self._sent_bytes = self._repeated = 0
 
@@ -123,7 +132,7 @@ class Task:
             if self._stopped:
                 raise UnavailableError(f"the task {request.task_id} was stopped")
             if request.client_id in self._lost_clients:
-                raise NotFoundError(f"the reader {request.client_id} was given up", did="it was not let in again")
+                raise NotFoundError(f"the reader {request.client_id} was removed", did="it was not admitted again")
             if self.order.cached and not request.trainer_id:
                 raise InvalidArgumentError(
                     "the cross-trainer cache requires a non-empty trainer ID", did="the reader was refused"
@@ -290,9 +299,16 @@ class Task:
 
     def wait_for_room(self) -> bool:
         with self._lock:
-            while not self._stopped and (self._paused or not self._log.wants_more()):
+            while not (self._stopped or self.wants_frame()):
                 self._changed.wait()
             return not self._stopped
+
+    def wants_frame(self) -> bool:
+        """Whether another frame should be produced now."""
+        with self._lock:
+            wants = not (self._stopped or self._paused) and self._log.wants_more()
+            self._note_closing()
+            return wants
 
     def _limits(self) -> FrameLimits:
         if not self.order.cached:
@@ -337,16 +353,29 @@ class Task:
 
     def _append(self, frame: Frame) -> None:
         self._errors += frame.failure is not None
+        if self._passing is not None:
+            self._passing.set_result((self._log.head, frame))
+            self._passing = None
         if self.order.cached:
             frame.reserve_encoded_bytes = encoded_bytes_callback(self, self._log.head)
         self._log.append(frame, frame.count, frame.nbytes, frame.failure is not None)
-        self._note_partial()
+        self._note_closing()
 
-    def _note_partial(self) -> None:
-        # The first elements are gone: the dispatcher must not send new trainers that want the whole epoch here.
-        if self._log.partial and not self._partial_noted:
-            self._partial_noted = True
+    def _note_closing(self) -> None:
+        # Before the first elements are evicted, the dispatcher must stop sending trainers here that want all of them.
+        if self._log.closing and not self._closing_noted:
+            self._closing_noted = True
             self._on_change()
+
+    def close_to_new_trainers(self, joined: Iterable[tuple[str, str]]) -> None:
+        """Allow to evict the first elements: no trainer that wants all of them can join any more.
+
+        Args:
+            joined: The clients that joined and want every element, each with its trainer.
+        """
+        with self._lock:
+            self._log.close_to_new_trainers(joined)
+            self._changed.notify_all()
 
     def reserve_encoded_bytes(self, index: int, nbytes: int) -> bool:
         """Charge a cached encoding of the frame that begins at `index`; False if it must not be kept."""
@@ -355,8 +384,11 @@ class Task:
 
     def finish(self) -> None:
         with self._lock:
+            if self._stopped:  # the pipeline was cancelled, so its end says nothing of the task's elements
+                return
             self._log.finish()
             self._pump_all()
+            self._end_wait_for_frame()
             self._note_end()
 
     def fail_readers(self, error: Exception) -> None:
@@ -384,7 +416,7 @@ class Task:
             self._log.capacity = capacity
             self.limits = self._limits()
             self._log.make_room()
-            self._note_partial()
+            self._note_closing()
 
     def stop(self, error: Exception) -> None:
         """End production and all readings, and free the frames. Does not wait for the producer; see `join`.
@@ -397,6 +429,7 @@ class Task:
                 return
             self._stopped = True
             self._changed.notify_all()
+            self._end_wait_for_frame()
             sessions = list(self._sessions.values())
             self._sessions.clear()
             self._log.drop_frames()  # now: they may occupy shared memory, which is scarce
@@ -427,11 +460,9 @@ class Task:
             return TaskReport(
                 task_id=self.order.task_id,
                 state=self._state(),
-                head=log.head,
-                tail=log.tail,
+                **shared(LogProgress, log),
                 window_bytes=log.nbytes,
                 capacity_bytes=log.capacity,
-                evicted=log.evicted,
                 errors=self._errors,
                 sent_elements=self._sent_elements,
                 sent_bytes=self._sent_bytes,
@@ -440,7 +471,7 @@ class Task:
                 splits_done=self._splits_done(consumed),
                 readers=len(self._sessions),
                 spill_bytes=self._spill.nbytes if self._spill is not None else 0,
-                partial=log.partial,
+                closing=log.closing,
                 clients=tuple(log.clients),
                 links=tuple(session.link_report() for session in present),
                 grants=self._feed.grants() if self._feed is not None else (),
@@ -452,6 +483,36 @@ class Task:
                 repeated=self._repeated,
                 lost_readers=tuple(self._lost_readers),
             )
+
+    def newest_frames(self, most: int, wait_s: float) -> Sequence[tuple[int, Frame]]:
+        """The newest frames in memory, see `ElementLog.newest_frames`: references, to read without the task's lock.
+
+        If there is none, because readers take each as it is produced, wait up to `wait_s` seconds for the next one.
+        """
+        with self._lock:
+            found = self._log.newest_frames(most)
+            if found or self._stopped or self._paused or self._log.finished:
+                return found
+            passing = self._passing = self._passing or Future()
+        with suppress(TimeoutError, CancelledFuture):
+            found = [passing.result(wait_s)]
+        return found
+
+    def _end_wait_for_frame(self) -> None:
+        if self._passing is not None:
+            self._passing.cancel()
+            self._passing = None
+
+    def debug_state(self) -> dict[str, Any]:
+        """What the task is, and how far it is, as plain data."""
+        with self._lock:
+            return {
+                "mode": self.order.mode,
+                "incarnation": self.order.incarnation,
+                "finished": self._log.finished,
+                "readers": [*self._sessions],
+                "awaited": self._passing is not None,
+            }
 
     def _resume(self) -> ResumePosition | None:
         stage = self._producer.stage
@@ -489,6 +550,11 @@ class Task:
         """Whether any client reads this task."""
         with self._lock:
             return bool(self._sessions)
+
+    def consumed_by(self, client: str) -> int | None:
+        """How many elements a client is known to have consumed; None if it does not read this task."""
+        with self._lock:
+            return self._log.consumed_by(client)
 
     @property
     def done(self) -> bool:

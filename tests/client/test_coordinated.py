@@ -22,19 +22,17 @@ def stage_of(cluster: Cluster) -> CoordinatedStage:
 def test_a_consumer_that_was_closed_holds_no_elements() -> None:
     with Cluster(1) as cluster:
         stage = stage_of(cluster)
-        (task,) = (task.task_id for task in cluster.job("job").tasks)
-        turns = stage._inbox.rounds.task_rounds
-        wait_for(lambda: len(turns(task).items) > 1, what="elements whose rounds have not come")
+        wait_for(lambda: stage.debug_state()["elements"] > 1, what="elements whose rounds have not come")
         stage.close()
-        assert (len(turns(task).items), turns(task).nbytes) == (0, 0)
+        assert stage.debug_state() == {"tasks": [], "elements": 0, "bytes": 0}
 
 
 def test_a_consumer_whose_job_was_cancelled_asks_no_worker_any_more_though_it_is_kept() -> None:
     with Cluster(1) as cluster:
         stage = stage_of(cluster)
-        wait_for(lambda: len(stage._tasks) == 1, what="the task to be read")
+        wait_for(lambda: len(stage.debug_state()["tasks"]) == 1, what="the task to be read")
         cluster.service.cancel("job")
-        wait_for(lambda: len(stage._tasks) == 0, what="the task to be let go of")
+        wait_for(lambda: stage.debug_state()["tasks"] == [], what="the task to be let go of")
         with pytest.raises(CancelledError):
             stage.pull(1)
         stage.close()

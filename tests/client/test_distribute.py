@@ -116,15 +116,15 @@ def test_finite_data_can_be_shared_through_the_cache_by_id_too(cluster: Cluster)
 def test_an_unknown_transfer_is_refused_before_anything_is_registered(cluster: Cluster) -> None:
     with pytest.raises(NotFoundError, match="'unknown' is not available"):
         dsnb.distribute("parallel_epochs", cluster.service, data_transfer_protocol="unknown")
-    assert not cluster.dispatcher._dispatcher.core.state.datasets
+    assert not cluster.dispatcher.debug_state()["datasets"]
 
 
 def test_a_big_array_is_sent_once(cluster: Cluster) -> None:
     array = np.arange(300_000, dtype=np.int64)
     ids = {dsnb.register_dataset(cluster.service, dsnb.Dataset.from_tensor_slices(array).take(n)) for n in (3, 4)}
     assert len(ids) == 2
-    blobs = cluster.dispatcher._dispatcher.blobs._blobs
-    assert [len(blob) for blob in blobs.values() if len(blob) > 1_000_000] == [array.nbytes]
+    blobs = cluster.dispatcher.debug_state()["blobs"]
+    assert [nbytes for nbytes in blobs.values() if nbytes > 1_000_000] == [array.nbytes]
     assert numbers(read(cluster, ids.pop()))[:3] == [0, 1, 2]
 
 

@@ -11,9 +11,8 @@ import dsnb
 from dsnb.client.source import FromService
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.code.fingerprint.fingerprint import fingerprint
-from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError, UnimplementedError
-from dsnb.wire import channel as channels
+from dsnb.wire.channel import open_channels
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
@@ -47,15 +46,15 @@ def test_a_dataset_that_is_read_again_keeps_its_connections_from_pass_to_pass(cl
     dataset = distributed(cluster, dsnb.Dataset.range(3), data_transfer_protocol="grpc")
 
     def open_to() -> set[str]:
-        return {address for address, *_ in channels._channels}
+        return {channel.address for channel in open_channels()}
 
     numbers(dataset)
     wait_for(lambda: open_to() == {cluster.address}, what="the worker's own connection alone to be left")
     numbers(dataset)
-    used = dict(channels._channels)
-    assert {address for address, *_ in used} == {cluster.address, cluster.workers[0].address}
+    used = open_channels()
+    assert {channel.address for channel in used} == {cluster.address, cluster.workers[0].address}
     numbers(dataset)
-    assert channels._channels == used
+    assert open_channels() == used
     del dataset
     gc.collect()
     wait_for(lambda: open_to() == {cluster.address}, what="the worker's own connection alone to be left")
@@ -64,7 +63,7 @@ def test_a_dataset_that_is_read_again_keeps_its_connections_from_pass_to_pass(cl
 def test_two_datasets_of_one_job_count_their_own_passes(cluster: Cluster) -> None:
     one, other = (distributed(cluster, dsnb.Dataset.range(3), job_name="j") for _ in range(2))
     assert numbers(one) == [0, 1, 2]
-    with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0 .* has already been read to its end"):
+    with pytest.warns(dsnb.errors.DsnbWarning, match="pass 1 .* has already been read to its end"):
         assert numbers(other) == []
     assert numbers(other) == [0, 1, 2]
 
@@ -76,26 +75,23 @@ def test_a_pickled_copy_has_no_token_and_counts_its_own_passes(cluster: Cluster)
     assert cluster.dispatcher.token.encode() not in data
     copy = pickle.loads(data)
     assert source_of(copy).passes is not source_of(dataset).passes
-    with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0"):
+    with pytest.warns(dsnb.errors.DsnbWarning, match="pass 1"):
         assert numbers(copy) == []
 
 
 def test_a_service_that_forgot_the_dataset_is_given_it_again(cluster: Cluster) -> None:
     dataset = distributed(cluster, dsnb.Dataset.range(3))
-    desk = cluster.dispatcher._dispatcher
     assert numbers(dataset) == [0, 1, 2]
-    desk.core.transient.datasets_unused_since = dict.fromkeys(desk.core.state.datasets, -1e9)
-    desk.handle(e.Tick())
-    assert not desk.core.state.datasets
+    wait_for(lambda: cluster.dispatcher.idle, what="the reader to leave")
+    cluster.service.forget(dataset_id=source_of(dataset).dataset_id)
+    assert not cluster.dispatcher.debug_state()["datasets"]
     assert numbers(dataset) == [0, 1, 2]
 
 
 def test_a_dataset_that_only_its_id_is_known_of_cannot_be_given_again(cluster: Cluster) -> None:
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(3))
     dataset = dsnb.from_dataset_id("parallel_epochs", cluster.service, dataset_id)
-    desk = cluster.dispatcher._dispatcher
-    desk.core.transient.datasets_unused_since = dict.fromkeys(desk.core.state.datasets, -1e9)
-    desk.handle(e.Tick())
+    cluster.service.forget(dataset_id=dataset_id)
     with pytest.raises(NotFoundError, match=f"Dataset id {dataset_id} not found"):
         iter(dataset).start()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dsnb.client.inbox import Inbox
+from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import ReadOptions, ShardingPolicy
 from dsnb.client.tasks import BUFFER_BYTES, TaskTable
 from dsnb.errors import (
@@ -44,12 +44,14 @@ class Worker:
         )  # fmt: skip
         self.uid = uid
         self.openings: list[ReadRequest] = []
+        self.sinks: list[Sink] = []
         self.hangs = False
         self.refuses: Exception | None = None
         local.offer(uid, self)
 
     def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReadHandle:
         self.openings.append(request)
+        self.sinks.append(sink)
         if self.refuses is not None:
             raise self.refuses
         return HangingReading(self, self.task.open(request, sink, link_stats))
@@ -93,8 +95,14 @@ class Client:
     def __init__(self, previous_holdings: tuple[TaskHolding, ...] = (), **options: Any) -> None:
         fields = {"mode": ShardingPolicy.OFF, **options}
         self.inbox = Inbox()
+        self.connected = True
         self.tasks = TaskTable(
-            self.inbox, "client", ReadOptions(**fields), "token", previous_holdings=previous_holdings
+            self.inbox,
+            "client",
+            ReadOptions(**fields),
+            "token",
+            previous_holdings=previous_holdings,
+            connected=lambda: self.connected,
         )
         self.got: list[int] = []
 
@@ -198,7 +206,7 @@ def test_a_task_whose_worker_began_again_is_opened_anew_with_the_readers_counter
 def test_what_an_earlier_incarnation_still_delivers_is_not_heard(workers: list[Worker], client: Client) -> None:
     client.tasks.set_tasks((workers[0].info(),))
     client.read(50)
-    stale = client.tasks._sinks["of w0"]
+    stale = workers[0].sinks[-1]
     client.tasks.set_tasks((workers[1].info(),))
     stale.fail(UnavailableError("gone"))
     stale.end()
@@ -208,8 +216,7 @@ def test_what_an_earlier_incarnation_still_delivers_is_not_heard(workers: list[W
 def test_a_reading_that_broke_is_opened_again_and_nothing_is_missing(workers: list[Worker], client: Client) -> None:
     client.tasks.set_tasks((workers[0].info(),))
     client.turn()
-    for hold in client.tasks._task_reads.values():
-        client.tasks._sinks[hold.info.task_id].fail(UnavailableError("the connection broke"))
+    workers[0].sinks[-1].fail(UnavailableError("the connection broke"))
     assert client.read(50) == list(range(50))
     assert len(workers[0].openings) == 2
 
@@ -219,7 +226,7 @@ def test_a_worker_that_cannot_be_reached_is_tried_again_with_growing_pauses(
 ) -> None:
     workers[0].refuses = UnavailableError("not now")
     client.tasks.set_tasks((workers[0].info(),))
-    [hold] = client.tasks._task_reads.values()
+    [hold] = client.tasks.reads.values()
     pauses = []
     for _ in range(7):
         client.tasks.maintain(hold.retry_at)
@@ -241,9 +248,9 @@ def test_a_rejoined_reader_tells_what_it_consumed_until_an_element_has_come(work
     client.turn()
     workers[0].refuses = None
     client.read(40)
-    for hold in client.tasks._task_reads.values():
+    for hold in client.tasks.reads.values():
         hold.account.ended = False
-        client.tasks._sinks[hold.info.task_id].fail(UnavailableError("the connection broke"))
+        workers[0].sinks[-1].fail(UnavailableError("the connection broke"))
     wait_for(lambda: client.turn() or len(workers[0].openings) == 3, what="a third request")
     client.tasks.close()
     assert [opening.consumed_before for opening in workers[0].openings] == [(0, 10), (0, 10), ()]
@@ -259,10 +266,28 @@ def test_what_a_rejoined_reader_consumed_of_a_sequence_that_began_again_is_not_t
     assert [opening.consumed_before for opening in workers[0].openings] == [()]
 
 
+def test_a_task_whose_connection_broke_after_its_end_is_opened_again_if_the_pass_is_not_over(
+    workers: list[Worker],
+) -> None:
+    client = Client(max_outstanding_requests=50)
+    client.tasks.set_tasks((workers[0].info(),))
+    client.read(50)
+    wait_for(lambda: client.turn() or client.tasks.all_ended, what="the end")
+    workers[0].task.fail_readers(UnavailableError("the connection broke"))
+    client.turn()
+    assert client.tasks.all_ended
+    assert len(workers[0].openings) == 1
+    client.tasks.reopen_ended()
+    wait_for(lambda: client.turn() or len(workers[0].openings) == 2, what="a second request")
+    wait_for(lambda: client.turn() or client.tasks.all_ended, what="the end, again")
+    client.tasks.close()
+    assert client.got == list(range(50))
+
+
 def test_an_error_that_lasts_is_raised_and_the_task_given_up(workers: list[Worker], client: Client) -> None:
     client.tasks.set_tasks((workers[0].info(),))
     client.turn()
-    client.tasks._sinks["of w0"].fail(InvalidArgumentError("finite"))
+    workers[0].sinks[-1].fail(InvalidArgumentError("finite"))
     with pytest.raises(InvalidArgumentError, match="finite"):
         client.turn()
     assert client.tasks.all_ended
@@ -271,20 +296,42 @@ def test_an_error_that_lasts_is_raised_and_the_task_given_up(workers: list[Worke
     assert client.tasks.any_given_up
 
 
+def fail_to_reach(worker: Worker, client: Client, monkeypatch: pytest.MonkeyPatch) -> TaskRead:
+    """Let a client try a worker in vain, once less often than makes it give up."""
+    monkeypatch.setattr("dsnb.client.tasks.ATTEMPTS", 5)
+    worker.refuses = UnavailableError("connection refused")
+    client.tasks.set_tasks((worker.info(),))
+    [read] = client.tasks.reads.values()
+    for _ in range(4):
+        client.tasks.maintain(read.retry_at)
+    return read
+
+
 def test_a_worker_that_was_never_reached_is_told_in_the_end(
     workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs, or the dispatcher would not name it: the address that it tells is not one for this reader."""
-    monkeypatch.setattr("dsnb.client.tasks.ATTEMPTS", 5)
-    workers[0].refuses = UnavailableError("connection refused")
-    client.tasks.set_tasks((workers[0].info(),))
-    [hold] = client.tasks._task_reads.values()
-    for _ in range(4):
-        client.tasks.maintain(hold.retry_at)
+    hold = fail_to_reach(workers[0], client, monkeypatch)
     with pytest.raises(UnavailableError, match=r"worker w0 cannot be reached at .*connection refused") as caught:
         client.tasks.maintain(hold.retry_at)
     assert "tried 5 times" in caught.value.did
     assert "worker_address" in caught.value.hint
+
+
+def test_a_worker_is_not_given_up_while_the_dispatcher_cannot_be_reached(
+    workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the worker died, only the dispatcher can give its task to another one."""
+    hold = fail_to_reach(workers[0], client, monkeypatch)
+    client.connected = False
+    for _ in range(20):
+        client.tasks.maintain(hold.retry_at)
+    client.connected = True
+    for _ in range(4):  # the dispatcher was perhaps started again, and waits for the worker as long as before
+        client.tasks.maintain(hold.retry_at)
+    with pytest.raises(UnavailableError, match="cannot be reached") as caught:
+        client.tasks.maintain(hold.retry_at)
+    assert "tried 5 times" in caught.value.did
 
 
 def test_a_worker_that_was_reached_once_is_waited_for(
@@ -293,9 +340,9 @@ def test_a_worker_that_was_reached_once_is_waited_for(
     monkeypatch.setattr("dsnb.client.tasks.ATTEMPTS", 2)
     client.tasks.set_tasks((workers[0].info(),))
     client.read(10)
-    [hold] = client.tasks._task_reads.values()
+    [hold] = client.tasks.reads.values()
     workers[0].refuses = UnavailableError("restarting")
-    client.tasks._sinks["of w0"].fail(UnavailableError("the connection broke"))
+    workers[0].sinks[-1].fail(UnavailableError("the connection broke"))
     for _ in range(5):
         client.turn()
         hold.retry_at = 0.0
@@ -307,7 +354,7 @@ def test_a_reader_that_is_refused_asks_again_when_its_user_does(workers: list[Wo
     workers[0].refuses = UnavailableError("")
     client.tasks.set_tasks((workers[0].info(),))
     client.tasks.maintain(time.monotonic())
-    assert client.tasks.handle_broken(client.tasks._sinks["of w0"], ResourceExhaustedError("full")) is not None
+    assert client.tasks.handle_broken(workers[0].sinks[-1], ResourceExhaustedError("full")) is not None
     workers[0].openings.clear()
     for _ in range(3):
         client.tasks.maintain(time.monotonic() + 1000.0)
@@ -372,7 +419,7 @@ def test_the_allowance_bounds_what_is_on_its_way_over_all_tasks(workers: list[Wo
 def hang_and_be_recalled(client: Client, worker: Worker) -> None:
     """Let the only credit lie at a worker that does not answer, until it is recalled."""
     worker.hangs = True
-    [hold] = [hold for hold in client.tasks._task_reads.values() if hold.info.worker == worker.uid]
+    [hold] = [hold for hold in client.tasks.reads.values() if hold.info.worker == worker.uid]
 
     def look() -> bool:
         client.turn()
@@ -409,7 +456,7 @@ def test_a_recall_that_was_lost_with_its_connection_is_not_waited_for(workers: l
     try:
         client.tasks.set_tasks((dead.info(), workers[1].info()))
         hang_and_be_recalled(client, dead)
-        client.tasks._sinks["of dead"].fail(UnavailableError("the connection broke"))
+        dead.sinks[-1].fail(UnavailableError("the connection broke"))
         dead.hangs = False
         assert client.read(5)[:5] == list(range(100, 105))
     finally:
@@ -423,7 +470,7 @@ def test_credit_that_is_being_recalled_is_not_given_again_by_what_is_said_meanwh
     client.tasks.set_tasks((workers[0].info(), workers[1].info()))
     client.read(10)
     said: list[int] = []
-    [hold] = [hold for hold in client.tasks._task_reads.values() if hold.info.worker == "w0"]
+    [hold] = [hold for hold in client.tasks.reads.values() if hold.info.worker == "w0"]
     with client.inbox.changed:
         hold.account.recalling = True
         hold.account.granted = hold.account.received + 1
@@ -515,7 +562,7 @@ def test_only_a_reader_whose_workers_may_go_on_waits_before_it_tells_what_it_con
 ) -> None:
     client = Client(**options)
     client.tasks.set_tasks((TaskInfo(task_id="t"),))
-    hold = client.tasks._task_reads["t"]
+    hold = client.tasks.reads["t"]
     hold.transfer = transfer
     assert client.tasks.can_delay_acks is may
 
@@ -524,7 +571,7 @@ def test_only_a_reader_whose_workers_may_go_on_waits_before_it_tells_what_it_con
 def test_a_second_large_element_may_be_on_its_way_over_a_stream_that_nothing_else_fills(others: int, most: int) -> None:
     tasks = TaskTable(Inbox(), "client", ReadOptions(mode=ShardingPolicy.OFF, protocol="grpc"), "token")
     tasks.set_tasks(tuple(TaskInfo(task_id=f"t{n}") for n in range(1 + others)))
-    hold = tasks._task_reads["t0"]
+    hold = tasks.reads["t0"]
     hold.transfer = GRPC
     for _ in range(20):  # starving again and again, one element after the other
         hold.count_bytes(64 << 20)

@@ -262,7 +262,7 @@ class SimTask:
             task_id=self.task_id,
             incarnation=self.incarnation,
             clients=tuple(window.readers),
-            partial=self.order.cached and window.base > 0,
+            closing=window.closing,
             grants=tuple(self.grants()),
             splits_done=self._done(max(offsets.values(), default=0)),
             resume_position=self._resume() if window.trainers else None,  # a pipeline begins with its first reader
@@ -392,7 +392,10 @@ class SimWorker:
 
     def arrival(self) -> e.WorkerArrives:
         """What it sends first when it opens its control stream."""
-        tasks = tuple(TaskReport(task_id=task.task_id, grants=tuple(task.grants())) for task in self.tasks.values())
+        tasks = tuple(
+            TaskReport(task_id=task.task_id, incarnation=task.incarnation, grants=tuple(task.grants()))
+            for task in self.tasks.values()
+        )
         report = WorkerReport(uid=self.uid, address=self.address, isolation="thread", pid=1, tasks=tasks)
         return e.WorkerArrives(report=report)
 

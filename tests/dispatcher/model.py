@@ -590,9 +590,6 @@ class Model:
         assert live.progress.keys() <= state.tasks.keys(), "progress is kept of a task that is gone"
         halted = {task.task_id for task in state.tasks.values() if task.unassignment is not None}
         assert live.holdings.keys() <= halted, "holdings are kept of a task that is at work"
-        assert live.finished_clients <= state.clients.keys(), (
-            "a client is gone, and remembered as one whose pass is over"
-        )
         assert live.disconnected_clients <= state.clients.keys(), (
             "a client is gone, and remembered as one whose connection broke"
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dsnb.wire.messages import EndedTask, EndRequest, TaskReport, WorkerReport
+from dsnb.dispatcher import events as e
+from dsnb.wire.messages import ClosedIteration, EndedTask, EndRequest, JoinedClient, TaskReport, WorkerReport
 from tests.dispatcher.simulation import CONFIG, Service
 
 
@@ -41,8 +42,11 @@ class Sharing:
         self.service.close(self.service.clients[client])
 
     def lose_beginning(self, client: str) -> None:
-        """A worker lets the first elements of a client's pass go."""
-        self.service.call(WorkerReport(uid="v", tasks=(TaskReport(task_id=self.tasks(client)[0], partial=True),)))
+        """A worker asks to let the first elements of a client's pass go."""
+        task_id = self.tasks(client)[0]
+        task = self.service.core.state.tasks[task_id]
+        report = TaskReport(task_id=task_id, incarnation=task.incarnation, closing=True)
+        self.service.call(WorkerReport(uid=task.worker, tasks=(report,)))
 
 
 def test_trainers_join_the_pass_that_is_whole() -> None:
@@ -81,6 +85,16 @@ def test_a_trainer_that_was_away_learns_what_was_lost_meanwhile() -> None:
     service.hear(here)
     assert [text for text in service.announced if "did not reach trainer 'away'" in text]
     assert {loss.trainer_id for loss in service.wake(away).losses} == {"away", "here"}
+
+
+def test_the_worker_is_told_who_was_let_in_and_wants_everything() -> None:
+    job = Sharing()
+    wants, _, late = job.join("a"), job.join("b", whole=False), job.join("c")
+    task_id = job.tasks(wants)[0]
+    job.lose_beginning(wants)
+    [order] = [one for one in job.service.instructions if isinstance(one, e.ConfirmClosed)]
+    joined = (JoinedClient(client_id=wants, trainer_id="a"), JoinedClient(client_id=late, trainer_id="c"))
+    assert order.closed == ClosedIteration(task_id=task_id, incarnation=1, clients=joined)
 
 
 def test_who_skips_joins_whatever_is_read() -> None:

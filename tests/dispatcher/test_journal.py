@@ -180,7 +180,7 @@ def test_a_damaged_journal_is_refused_with_what_to_do(path: Path, records: list[
     with pytest.raises(DataLossError, match=told) as error:
         loaded(path)
     assert str(path) in error.value.what
-    assert "move it away to begin anew" in error.value.hint
+    assert "move it away to start without it" in error.value.hint
     assert path.read_bytes() == before, "a damaged journal was changed"
 
 

@@ -396,5 +396,7 @@ def test_what_a_lost_client_consumed_unheard_is_announced_though_its_pass_has_en
     assert bool(service.core.state.tasks) is not gone
     service.wake(client)
     counted = {1: "1 element", 3: "3 elements"}
-    text = f"job 'train': {counted.get(unheard)} reached two readers; one of them came back after it was given up"
+    text = (
+        f"job 'train': {counted.get(unheard)} reached two readers; one of them came back after it was counted as lost"
+    )
     assert [told for told in announced(service) if "two readers" in told] == ([text] if unheard else [])

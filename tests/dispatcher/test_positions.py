@@ -105,7 +105,7 @@ def test_a_position_of_a_resumed_pass_has_what_came_before(service: Service) -> 
 def test_a_pass_that_is_read_is_not_begun_elsewhere(service: Service) -> None:
     dataset = service.register(20)
     client = service.join(dataset, "train")
-    with pytest.raises(FailedPreconditionError, match="pass 0 of job 'train' is being read by 1 client"):
+    with pytest.raises(FailedPreconditionError, match="pass 1 of job 'train' is being read by 1 client"):
         resume(service, dataset, POSITION)
     service.close(client)
     resume(service, dataset, POSITION)

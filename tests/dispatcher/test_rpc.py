@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 import dsnb
-from dsnb.dispatcher import events as e
 from dsnb.errors import NotFoundError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.grpc_errors import error_from_call
@@ -23,9 +22,9 @@ from tests.support.waiting import wait_for
 SETTINGS = {"job_gc_check_interval_ms": 50, "reconnect_ms": 150, "worker_timeout_ms": 60_000, "task_gc_timeout_ms": 50}
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(workers=0, dispatcher=SETTINGS) as cluster:
+@pytest.fixture(params=[{}])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with Cluster(workers=0, dispatcher={**SETTINGS, **request.param}) as cluster:
         yield cluster
 
 
@@ -67,10 +66,10 @@ class Callers:
         self._streams: list[Stream] = []
 
     def worker(self, uid: str, **fields: Any) -> Stream:
-        return self._stream(SESSION, WorkerReport(uid=uid, **{"address": f"host:{uid}", **fields}))
+        return self._stream(SESSION, WorkerReport(uid=uid, **{"address": f"127.0.0.1:{uid}", **fields}))
 
     def client(self, client_id: str) -> Stream:
-        instance = self._cluster.dispatcher._dispatcher.core.state.instance
+        instance = self._cluster.dispatcher.debug_state()["instance"]
         return self._stream(FOLLOW, ClientReport(client_id=client_id, instance=instance))
 
     def join(self) -> JoinReply:
@@ -98,7 +97,7 @@ def callers(cluster: Cluster) -> Iterator[Callers]:
 
 def workers(cluster: Cluster) -> list[str]:
     """The names of those that the dispatcher counts on; nobody is asked to report."""
-    return [worker.name for worker in cluster.dispatcher._dispatcher.core.state.workers.values()]
+    return [worker.name for worker in cluster.dispatcher.reported_status().workers]
 
 
 def test_a_worker_is_welcomed_first_and_told_its_name(callers: Callers) -> None:
@@ -150,17 +149,16 @@ def test_of_two_streams_of_one_worker_the_newer_one_holds(cluster: Cluster, call
     callers.join()
     assert new.hear().start
     old.hang_up()
-    desk = cluster.dispatcher._dispatcher
-    deadline = desk.core.transient.worker_deadlines["a"]
-    new.say(WorkerReport(uid="a"))
-    wait_for(lambda: desk.core.transient.worker_deadlines["a"] > deadline, what="the report")
+    new.say(WorkerReport(uid="a", rss_bytes=12_345))
+    reported = cluster.dispatcher.reported_status
+    wait_for(lambda: [worker.rss_bytes for worker in reported().workers] == [12_345], what="the report")
     assert workers(cluster) == ["w0"]
 
 
 def test_a_worker_that_was_given_up_has_to_register_again(cluster: Cluster, callers: Callers) -> None:
     worker = callers.worker("a")
     worker.hear()
-    cluster.dispatcher._dispatcher.handle(e.WorkerLeaves(uid="a"))
+    cluster.dispatcher.worker_died("a", "was killed")
     worker.wait_for_end()
     assert callers.worker("a").hear().name == "w1"
 
@@ -188,15 +186,14 @@ def test_a_client_whose_stream_breaks_is_given_up_after_a_moment(cluster: Cluste
     client = callers.client(joined.client_id)
     client.hear()
     client.hang_up()
-    state = cluster.dispatcher._dispatcher.core.state
-    wait_for(lambda: joined.client_id not in state.clients, what="the client to be given up")
+    wait_for(lambda: cluster.dispatcher.idle, what="the client to be given up")
 
 
+@pytest.mark.parametrize("cluster", [{"client_timeout_ms": 300}], indirect=True)
 def test_a_client_that_was_given_up_while_it_followed_is_told(cluster: Cluster, callers: Callers) -> None:
     joined = callers.join()
     client = callers.client(joined.client_id)
     client.hear()
-    cluster.dispatcher._dispatcher.handle(ClientReport(client_id=joined.client_id, leaving=True))
     client.wait_for_end()
     with pytest.raises(NotFoundError):
         callers.client(joined.client_id).hear()

@@ -66,7 +66,11 @@ class Service:
 
     def report(self, uid: str, **tasks: int) -> None:
         """Let a worker say how much each task has produced."""
-        reports = tuple(TaskReport(task_id=name, state="running", head=head) for name, head in tasks.items())
+        known = self.desk.core.state.tasks
+        reports = tuple(
+            TaskReport(task_id=name, state="running", head=head, incarnation=known[name].incarnation)
+            for name, head in tasks.items()
+        )
         self.desk.worker_reported(WorkerReport(uid=uid, tasks=reports))
 
     def job(self, name: str = "train") -> JobStatus:

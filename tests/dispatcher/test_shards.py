@@ -195,8 +195,8 @@ def test_who_is_not_there_yet_gets_its_own_shard_when_it_comes_and_is_named_unti
         service.finish(service.workers[uid], service.task(service.workers[uid]))
     told = [one.text for one in service.instructions if isinstance(one, e.Announce) and "ended" in one.text]
     assert told == [
-        "pass 0 of job 'job' ended without shard 0 of 3 (a): no worker came",
-        "pass 0 of job 'job' ended",
+        "pass 1 of job 'job' ended without shard 0 of 3 (a): no worker came",
+        "pass 1 of job 'job' ended",
     ]
     assert client.finished
 

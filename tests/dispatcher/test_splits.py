@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.handlers.orders import requested_task_order
 from dsnb.dispatcher.state import replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from dsnb.wire.messages import SplitGrant, SplitsReply, SplitsRequest, TaskReport
+from dsnb.wire.messages import ClientReport, EndRequest, SplitGrant, SplitsReply, SplitsRequest, TaskReport
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import CONFIG, Service
 
@@ -243,6 +244,43 @@ def test_a_draining_worker_that_came_to_the_end_by_itself_ends_the_pass() -> Non
     assert client.finished
 
 
+@pytest.mark.parametrize("first", ["drains", "ends"])
+def test_a_draining_worker_whose_part_is_consumed_does_not_wait_for_the_end_of_the_pass(first: str) -> None:
+    service, client, [(worker, task), (other, rest)] = reading(20, workers=2)
+    service.ask(rest, want=4)
+    while not service.ask(task).done:
+        pass
+    if first == "drains":
+        service.drain(worker)
+    task.finish()
+    service.consume(task)
+    service.report(worker)
+    if first == "ends":
+        assert worker.tasks, "the client may still have to read the end"
+        service.drain(worker)
+    assert not worker.tasks
+    service.kill(other)
+    service.hear(client)
+    new = service.add_worker("new")
+    for part in list(new.tasks.values()):
+        service.finish(new, part)
+    assert client.finished
+    assert not client.losses
+
+
+def test_a_pass_ends_although_the_workers_that_consumed_all_of_it_left_one_after_another() -> None:
+    service, client, [(worker, task), (idle, _)] = reading(20, workers=2)
+    while not service.ask(task).done:
+        pass
+    service.finish(worker, task)
+    service.drain(worker)
+    service.stop(worker)
+    assert not client.finished, "the other worker may have elements"
+    service.drain(idle)
+    assert client.finished
+    assert not client.losses
+
+
 def test_a_draining_worker_that_had_the_last_splits_ends_the_pass() -> None:
     service, client, [(worker, task)] = reading(4)
     while service.ask(task).end < 4:
@@ -347,5 +385,93 @@ def test_nothing_is_believed_of_splits_that_there_are_not() -> None:
     for provider, end in ((1, 2), (0, 41)):
         told = SplitGrant(provider=provider, repetition=7, cursor=0, first=1, end=end)
         report = worker.arrival().report
-        service.call(e.WorkerArrives(report=replace(report, tasks=(TaskReport(task_id=task.task_id, grants=(told,)),))))
+        tasks = (TaskReport(task_id=task.task_id, incarnation=1, grants=(told,)),)
+        service.call(e.WorkerArrives(report=replace(report, tasks=tasks)))
     assert service.core.state.export() == before
+
+
+@pytest.mark.parametrize("incarnation,believed", [(0, False), (1, True)])
+def test_a_worker_that_comes_back_is_believed_of_the_present_incarnation_only(incarnation: int, believed: bool) -> None:
+    service, [worker, _], [task, _] = two_at_work()
+    before = service.core.state.export()
+    told = SplitGrant(cursor=8, first=16, end=20)
+    tasks = (TaskReport(task_id=task.task_id, incarnation=incarnation, grants=(told,)),)
+    service.call(e.WorkerArrives(report=replace(worker.arrival().report, tasks=tasks)))
+    assert (service.core.state.export() != before) == believed
+
+
+@pytest.mark.parametrize("change", ["a worker dies", "a worker joins"])
+def test_a_pass_that_all_clients_have_read_is_finished_although_workers_come_and_go_before_it_is_reported(
+    change: str,
+) -> None:
+    service = Service()
+    worker, dataset = service.add_worker("w0"), service.register(20)
+    first, second = service.join(dataset, "train"), service.join(dataset, "train")
+    task = service.task(worker)
+    service.exhaust(task)
+    while service.read(first, 1) + service.read(second, 1):
+        pass
+    assert service.see_end(first)
+    assert service.see_end(second)
+    if change == "a worker dies":
+        service.kill(worker)
+    else:
+        service.add_worker("late")
+    service.close(first)
+    service.close(second)
+    assert service.core.state.jobs["train"].iterations[0].finished
+
+
+def confirm_end(service: Service, client: SimClient) -> None:
+    """Confirm the end as a client does, with what it has consumed; nothing more is heard of it."""
+    report = ClientReport(client_id=client.client_id, leaving=True, holdings=client.consumed_holdings())
+    request = EndRequest(client_id=client.client_id, ended=client.ended_tasks(), final_report=report)
+    assert service.call(request).finished
+
+
+def read_to_the_end_by_two(service: Service) -> tuple[Any, SimClient, SimClient]:
+    """A worker and two clients that read all that it has, and confirmed their end."""
+    worker, dataset = service.add_worker("w0"), service.register(20)
+    first, second = service.join(dataset, "train"), service.join(dataset, "train")
+    service.exhaust(service.task(worker))
+    while service.read(first, 1) + service.read(second, 1):
+        pass
+    for client in (first, second):
+        confirm_end(service, client)
+    return worker, first, second
+
+
+def test_a_pass_is_finished_although_a_client_is_lost_after_its_end_and_a_worker_before_its_report() -> None:
+    service = Service()
+    worker, first, second = read_to_the_end_by_two(service)
+    service.kill(worker)
+    service.close(second)
+    service.kill_client(first)
+    service.wait(service.config.reconnect_ms / 1000 + 1.0)
+    assert not service.core.state.jobs["train"].clients
+    assert service.core.state.jobs["train"].iterations[0].finished
+
+
+def test_a_worker_that_asks_for_a_task_gets_none_that_waits_for_its_reassignment() -> None:
+    """It would begin the task without the position that comes with the assignment, and ask for other splits."""
+    service = Service()
+    worker, dataset = service.add_worker("w0"), service.register(20)
+    client = service.join(dataset, "train")
+    task = service.task(worker)
+    service.ask(task, want=4)
+    assert requested_task_order(service.core, task.task_id).incarnation == 1
+    service.kill(worker)
+    service.kill_client(client)
+    service.wait(service.config.worker_timeout_ms / 1000 + 1.0)
+    assert service.core.state.tasks[task.task_id].unassignment is not None
+    with pytest.raises(NotFoundError, match=f"the task {task.task_id} is not assigned to a worker"):
+        requested_task_order(service.core, task.task_id)
+
+
+def test_a_pass_that_all_clients_have_read_is_finished_although_the_dispatcher_is_restarted_before_they_leave() -> None:
+    service = Service()
+    worker, first, second = read_to_the_end_by_two(service)
+    service.restart(absent=lambda one: one is worker)
+    service.close(first)
+    service.close(second)
+    assert service.core.state.jobs["train"].iterations[0].finished

@@ -46,6 +46,20 @@ def test_the_last_word_of_each_task_counts() -> None:
     assert produced(ledger, "train") == 17
 
 
+def test_what_a_worker_says_of_a_task_that_it_no_longer_has_does_not_count() -> None:
+    """Its successor begins behind an earlier report, so it sends, or skips, the same elements."""
+    ledger = ledger_of(t1="train")
+    ledger.worker_reported(worker("w1", task("t1", 10, incarnation=1, trainers=(trainer("a", 3, 4, 1),))))
+    late = worker("w1", task("t1", 18, incarnation=1, state="dropped", trainers=(trainer("a", 3, 4, 9),)))
+    ledger.register_task("t1", "train", 10, 2)
+    ledger.worker_reported(worker("w2", task("t1", 15, incarnation=2, trainers=(trainer("a", 2, 0, 2),))))
+    assert ledger.worker_reported(late, lambda report: report.incarnation < 2) == []
+    (now,) = ledger.job("train").tasks.values()
+    assert now.incarnation == 2
+    assert ledger.job("train").trainers["a"].skipped + sum(one.skipped for one in now.trainers) == 1 + 2
+    assert ledger.job("train").all_produced() == 15
+
+
 def test_counters_only_grow_when_a_worker_is_gone() -> None:
     ledger = ledger_of(t1="train", t2="train")
     ledger.worker_reported(worker("w1", task("t1", 10, trainers=(trainer("a", 3, 4, 1),))))
@@ -65,6 +79,35 @@ def test_a_dropped_task_counts_with_its_last_report_and_once() -> None:
     ledger.worker_reported(worker("w1", task("t1", 14)))
     ledger.task_gone("t1")
     assert produced(ledger, "train") == 14
+
+
+def test_the_totals_of_a_worker_do_not_fall_when_its_tasks_end() -> None:
+    ledger = ledger_of(t1="train", t2="train")
+    busy = (stage("map", 0, 10, busy_ns=7),)
+    ledger.worker_reported(worker("w1", task("t1", 10, sent_elements=8, sent_bytes=80, errors=1, stages=busy)))
+    ledger.worker_reported(
+        worker("w1", task("t1", 14, sent_elements=9, sent_bytes=90, errors=1, stages=busy), task("t2", 3))
+    )
+    ledger.worker_reported(worker("w1", task("t1", 15, sent_elements=9, sent_bytes=90, errors=2, state="dropped")))
+    ledger.worker_reported(worker("w1"))
+    totals = ledger.worker_totals("w1")
+    assert (totals.produced, totals.sent_elements, totals.sent_bytes, totals.errors) == (18, 9, 90, 2)
+    assert totals.busy_ns == 7
+
+
+def test_a_worker_that_takes_a_task_over_has_produced_only_what_came_after() -> None:
+    ledger = Statistics()
+    ledger.register_task("t1", "train", first_index=100)
+    ledger.worker_reported(worker("w2", task("t1", 104)))
+    ledger.worker_reported(worker("w2", task("t1", 110)))
+    assert ledger.worker_totals("w2").produced == 10
+
+
+def test_the_totals_of_a_worker_go_with_it() -> None:
+    ledger = ledger_of(t1="train")
+    ledger.worker_reported(worker("w1", task("t1", 10)))
+    ledger.worker_gone("w1")
+    assert ledger.worker_totals("w1").produced == 0
 
 
 def test_a_task_that_was_never_reported_is_nothing() -> None:

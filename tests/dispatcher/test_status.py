@@ -8,6 +8,7 @@ from typing import Any
 from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
 from dsnb.monitor.snapshot import EventStatus, JobStatus, Snapshot, SplitStatus
+from dsnb.wire.host_use import GpuStatus, HostUse
 from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import CONFIG, Service
@@ -57,6 +58,19 @@ def test_a_worker_is_told_with_what_it_last_reported() -> None:
     assert (told.cache_bytes, told.capacity_bytes, told.rss_bytes) == (8, 100, 9)
     service.drain(worker)
     assert status(service, ledger).workers[0].state == "draining"
+
+
+def test_a_host_is_told_once_with_what_its_workers_last_reported() -> None:
+    service, ledger = Service(), Statistics()
+    gpu = GpuStatus(name="H100", busy_percent=87, memory_used_bytes=40, memory_total_bytes=80)
+    use = HostUse(memory_used_bytes=3, memory_total_bytes=9, gpus=(gpu,))
+    for uid, host, told in (("a", "one", use), ("b", "one", use), ("c", "two", HostUse()), ("old", "three", None)):
+        service.add_worker(uid, f"{host}:7")
+        ledger.worker_reported(WorkerReport(uid=uid, host=host, host_id=f"id-{host}", host_use=told))
+    one, two = status(service, ledger).hosts
+    assert (one.name, one.host_id, one.memory_used_bytes, one.memory_total_bytes) == ("one", "id-one", 3, 9)
+    assert one.gpus == (gpu,)
+    assert (two.name, two.memory_total_bytes, two.gpus) == ("two", 0, ())
 
 
 def test_a_job_is_running_idle_or_finished() -> None:

@@ -28,7 +28,7 @@ from dsnb.transfer.compression_policy import CompressionPolicy
 from dsnb.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder, split_messages
 from dsnb.transfer.grpc import GrpcEndpoint, ReadService, _StreamSink
 from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink
-from dsnb.wire.channel import open_channel
+from dsnb.wire.channel import Channel, Stream, open_channel
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
@@ -275,12 +275,19 @@ def test_a_refusal_without_a_proof_is_no_word_of_the_worker(server: GrpcServer, 
     assert worker.openings == []
 
 
-def test_a_reader_whose_connection_breaks_has_not_left(worker: Worker) -> None:
+def test_a_reader_whose_connection_breaks_has_not_left(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent to it is kept until the dispatcher says that it is gone."""
+    streams, stream = list[Stream[Any]](), Channel.stream
+
+    def stream_and_note(channel: Channel, *args: Any, **options: Any) -> Stream[Any]:
+        streams.append(stream(channel, *args, **options))
+        return streams[-1]
+
+    monkeypatch.setattr(Channel, "stream", stream_and_note)
     with served(worker) as server:
         reader = Reader(address(server))
         worker.sink()
-        reader.reading._call.cancel()
+        streams[0].cancel()
         reader.error()
         wait_for(lambda: not _readers(), what="the worker's threads to let go")
     assert worker.said == []

@@ -13,9 +13,8 @@ import grpc
 import pytest
 
 from dsnb.errors import DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError, UnavailableError
-from dsnb.wire import channel as channels
 from dsnb.wire.addresses import format_address, target_address
-from dsnb.wire.channel import Channel, ChannelCache, open_channel
+from dsnb.wire.channel import Channel, ChannelCache, open_channel, open_channels
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, HELLO, PUT_BLOB, STATUS
 from tests.security.between import Impostor
@@ -120,13 +119,20 @@ def test_a_call_outlasts_a_cell_that_holds_the_interpreter() -> None:
     assert held
 
 
-def test_a_call_waits_for_a_server_that_is_about_to_start() -> None:
+def test_a_call_waits_for_a_server_that_is_about_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = grpc.insecure_channel
+
+    def make_and_watch(*args: Any, **options: Any) -> grpc.Channel:
+        made = make(*args, **options)
+        made.subscribe(states.append)
+        return made
+
+    monkeypatch.setattr(grpc, "insecure_channel", make_and_watch)
     with port_of_nobody() as held:
         pass  # let go at once: the server below takes it
     done: list[Empty] = []
     states: list[grpc.ChannelConnectivity] = []
     with channel_to(f"127.0.0.1:{held}") as channel:
-        channel._channel.subscribe(states.append)
         caller = threading.Thread(target=lambda: done.append(channel.call(FORGET, ForgetRequest(), timeout=30)))
         caller.start()
         failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
@@ -240,17 +246,23 @@ def test_channels_may_be_opened_and_closed_from_any_thread() -> None:
             return replies
 
         assert run_in_threads([use] * 6) == [[Empty()] * 10] * 6
-    assert channels._channels == {}
+    assert open_channels() == []
 
 
-def test_a_channel_that_is_collected_inside_open_channel_may_be_closed_there() -> None:
+def test_a_channel_that_is_collected_inside_open_channel_may_be_closed_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector runs anywhere, and an iterator gives its channel back when it is collected."""
-    with port_of_nobody() as port:
-        target = f"127.0.0.1:{port}"
-        held: Channel = open_channel(target, TOKEN)
-        with channels._lock:  # as it is while open_channel works
-            held.close()
-    assert channels._channels == {}
+    make = grpc.insecure_channel
+
+    def close_and_make(*args: Any, **options: Any) -> grpc.Channel:
+        held.close()
+        return make(*args, **options)
+
+    with port_of_nobody() as port, port_of_nobody() as other_port:
+        held: Channel = open_channel(f"127.0.0.1:{port}", TOKEN)
+        monkeypatch.setattr(grpc, "insecure_channel", close_and_make)
+        with channel_to(f"127.0.0.1:{other_port}") as opened:
+            assert open_channels() == [opened]
+    assert open_channels() == []
 
 
 def test_a_kept_channel_is_the_next_users_too_until_another_one_is_kept_or_nobody_keeps_it() -> None:
@@ -262,9 +274,9 @@ def test_a_kept_channel_is_the_next_users_too_until_another_one_is_kept_or_nobod
             assert second is first
             assert second.call(FORGET, ForgetRequest(), timeout=10) == Empty()
         connections.retain([(address(other), TOKEN, "")])
-        assert [*channels._channels] == [(address(other), TOKEN, "")]
+        assert [channel.key for channel in open_channels()] == [(address(other), TOKEN, "")]
         del connections
-        assert channels._channels == {}
+        assert open_channels() == []
 
 
 def test_a_call_that_a_stopping_server_cuts_off_is_made_again_to_its_successor() -> None:

@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 
 from dsnb.errors import DataLossError
 from dsnb.monitor import snapshot
-from dsnb.wire import cache_policy, link, messages, schedule, stage_report
+from dsnb.monitor.snapshot import StatusRecord
+from dsnb.wire import cache_policy, host_use, link, messages, schedule, stage_report
 from dsnb.wire.codec import decode, decoder, encode
 from dsnb.wire.messages import Empty, TaskInfo, TaskOrder, WorkerOrder
 from dsnb.wire.proto import control_pb2, frame_pb2
 
 CLASSES: list[type[msgspec.Struct]] = [
     cls
-    for module in (messages, schedule, link, stage_report, cache_policy, snapshot)
+    for module in (messages, schedule, link, stage_report, cache_policy, host_use, snapshot)
     for cls in vars(module).values()
     if isinstance(cls, type) and issubclass(cls, msgspec.Struct) and cls.__module__ == module.__name__
+    if cls is not StatusRecord  # the base of the others, and no message
 ]
 
 _SCALARS: dict[int, st.SearchStrategy[Any]] = {
@@ -31,6 +33,7 @@ _SCALARS: dict[int, st.SearchStrategy[Any]] = {
     Field.TYPE_DOUBLE: st.floats(allow_nan=False),
     Field.TYPE_UINT32: st.integers(0, 2**32 - 1),
     Field.TYPE_UINT64: st.integers(0, 2**64 - 1),
+    Field.TYPE_SINT32: st.integers(-(2**31), 2**31 - 1),
     Field.TYPE_SINT64: st.integers(-(2**63), 2**63 - 1),
 }
 

@@ -16,6 +16,7 @@ from dsnb.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgume
 from dsnb.wire import discovery
 from dsnb.wire.discovery import (
     Connection,
+    certificate_for,
     claim,
     connection_at,
     find,
@@ -24,6 +25,7 @@ from dsnb.wire.discovery import (
     read,
     remember_token,
     remove_stale,
+    resolve,
     retract,
     running,
     runtime_dir,
@@ -31,6 +33,7 @@ from dsnb.wire.discovery import (
     stop_reason,
     token_for,
 )
+from dsnb.wire.join_file import JoinFile, write_join_file
 from tests.support.processes import PythonProcess, python_process
 
 TARGET = "grpc://127.0.0.1:5050"
@@ -42,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = tmp_path / "made" / "on demand"
     monkeypatch.setenv("DSNB_RUNTIME_DIR", str(place))
     yield place
-    assert discovery._tokens == {}, "tokens are known in this process after the test"
+    assert discovery.debug_state() == {}, "tokens are known in this process after the test"
 
 
 def fields(**changes: Any) -> dict[str, Any]:
@@ -334,6 +337,52 @@ def test_a_token_is_looked_for_in_this_process_then_in_files_then_in_the_environ
     assert token_for(TARGET) == "of the file"
 
 
+def test_the_certificate_is_found_by_the_token_in_this_process_then_in_files_then_in_the_join_file_of_the_environment(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have the token of their service, and other addresses than its dispatcher."""
+    certificate = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n"
+    path = tmp_path / "digits.join"
+    write_join_file(path, JoinFile(name="d", address="10.0.0.1:5050", token="t", certificate=f"{certificate}named"))
+    assert certificate_for("t") == ""
+    monkeypatch.setenv("DSNB_JOIN_FILE", str(path))
+    assert certificate_for("t") == f"{certificate}named"
+    assert token_for("10.0.0.1:5050") == "t"
+    assert token_for("10.0.0.2:5050") == ""
+    assert certificate_for("another") == ""
+    publish("mine", TARGET, "t", certificate="of the file")
+    assert certificate_for("t") == "of the file"
+    remember_token(TARGET, "t", "of this process")
+    try:
+        assert certificate_for("t") == "of this process"
+    finally:
+        forget_token(TARGET, "t")
+
+
+def test_the_join_file_of_the_environment_names_the_service_where_no_other_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "digits.join"
+    write_join_file(path, JoinFile(name="d", address="10.0.0.1:5050", token="t", certificate=""))
+    publish("mine", TARGET, "own")
+    assert resolve().target == TARGET
+    monkeypatch.setenv("DSNB_JOIN_FILE", str(path))
+    try:
+        assert (resolve().target, resolve().token) == ("grpc://10.0.0.1:5050", "t")
+        assert resolve("mine").target == TARGET
+    finally:
+        forget_token("10.0.0.1:5050", "t")
+        forget_token("10.0.0.1:5050", "t")
+
+
+def test_a_join_file_of_the_environment_that_is_not_there_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DSNB_JOIN_FILE", str(tmp_path / "gone"))
+    with pytest.raises(NotFoundError, match="gone"):
+        resolve()
+
+
 def test_a_token_is_known_until_it_was_forgotten_as_often_as_remembered() -> None:
     """A dispatcher and its workers in one process each remember it."""
     for _ in range(3):
@@ -341,7 +390,7 @@ def test_a_token_is_known_until_it_was_forgotten_as_often_as_remembered() -> Non
     for left in (2, 1, 0):
         assert token_for(TARGET) == "t"
         forget_token(TARGET, "t")
-        assert len(discovery._tokens.get("127.0.0.1:5050", [])) == left
+        assert discovery.debug_state().get("127.0.0.1:5050", 0) == left
     assert token_for(TARGET) == ""
     forget_token(TARGET, "t")
 

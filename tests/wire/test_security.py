@@ -24,19 +24,20 @@ from dsnb.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from dsnb.wire import security
 from dsnb.wire.codec import encode
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import FORGET, GET_BLOB, HELLO, PUT_BLOB, SESSION, Method
 from dsnb.wire.security import (
     FRESH,
     HELLO_PATH,
+    MAX_CALLERS,
     OLD,
     PROOF_HEADER,
     PROTOCOL_VERSION,
     SEEN,
     TAG_BYTES,
     VERSION_HEADER,
+    WINDOW_BITS,
     Caller,
     Guard,
     Nonces,
@@ -47,6 +48,7 @@ from dsnb.wire.security import (
     check_token,
     load_or_create_token,
     new_token,
+    pack_nonce,
     read_token_file,
     request_digest,
     token_from_environment,
@@ -125,7 +127,7 @@ def no_proof(proof: Proof) -> Any:
 
 
 def with_token(token: str) -> Callable[[Proof], Any]:
-    return lambda proof: call_metadata(Proof(token, proof._path, proof.instance, proof.nonce, proof.digest))
+    return lambda proof: call_metadata(Proof(token, proof.path, proof.instance, proof.nonce, proof.digest))
 
 
 def the_token_itself(proof: Proof) -> Any:
@@ -146,7 +148,7 @@ def cut(proof: Proof) -> Any:
 
 
 def for_another_instance(proof: Proof) -> Any:
-    return call_metadata(Proof(TOKEN, proof._path, "0" * 16, proof.nonce, proof.digest))
+    return call_metadata(Proof(TOKEN, proof.path, "0" * 16, proof.nonce, proof.digest))
 
 
 def for_another_method(proof: Proof) -> Any:
@@ -172,9 +174,9 @@ def reflected(proof: Proof) -> Any:
         (with_token(""), PermissionDeniedError, "the token is wrong"),
         (the_token_itself, PermissionDeniedError, "none was given"),
         (cut, PermissionDeniedError, "none was given"),
-        (of_version("1"), FailedPreconditionError, "version 1 of the protocol, this server 2"),
-        (of_version("3"), FailedPreconditionError, "version 3 of the protocol, this server 2"),
-        (without_a_version, FailedPreconditionError, "version None of the protocol, this server 2"),
+        (of_version("1"), FailedPreconditionError, "version 1 of the protocol, this server 3"),
+        (of_version("4"), FailedPreconditionError, "version 4 of the protocol, this server 3"),
+        (without_a_version, FailedPreconditionError, "version None of the protocol, this server 3"),
         (for_another_instance, UnavailableError, "another instance"),
         (for_another_method, PermissionDeniedError, "the token is wrong"),
         (reflected, PermissionDeniedError, "the token is wrong"),
@@ -189,7 +191,7 @@ def reflected(proof: Proof) -> Any:
         "the token itself",
         "a cut proof",
         "version 1",
-        "version 3",
+        "version 4",
         "no version",
         "for another instance",
         "for another method",
@@ -213,7 +215,7 @@ def test_the_version_of_an_older_dsnb_is_told_in_words_that_it_shows(caller: Bar
     refused = refusal_of(caller, FORGET, b"", shown)
     assert isinstance(refused, FailedPreconditionError)
     assert str(refused).splitlines() == [
-        "the caller speaks version 1 of the protocol, this server 2",
+        "the caller speaks version 1 of the protocol, this server 3",
         "  dsnb: nothing was changed",
         "  try:  install the same version of dsnb on both sides",
     ]
@@ -324,7 +326,7 @@ def test_a_recorded_call_is_of_no_use_to_the_same_service_started_again(reached:
 
 def admitted(guard: Guard, proof: Proof) -> bool:
     try:
-        guard.admit(proof._path, dict(call_metadata(proof)))
+        guard.admit(proof.path, dict(call_metadata(proof)))
     except Refusal:
         return False
     return True
@@ -335,9 +337,8 @@ def test_a_caller_believes_only_the_instance_that_it_called() -> None:
     proof = caller.proof(TOKEN, FORGET.path, guard.instance)
     _, answer = guard.admit(FORGET.path, dict(call_metadata(proof)))
     assert caller.accepts(proof, answer)
-    strangers = [Guard("wrong", guard.instance), Guard(TOKEN, other.instance)]
-    for stranger in strangers:
-        fake = Proof(stranger._token(), FORGET.path, stranger.instance, proof.nonce).server_mac
+    for token, instance in [("wrong", guard.instance), (TOKEN, other.instance)]:
+        fake = Proof(token, FORGET.path, instance, proof.nonce).server_mac
         changed = ((PROOF_HEADER, fake + answer[0][1][32:]),)
         assert not caller.accepts(proof, changed)
     # A caller's own proof, an answer to another call, and what is no answer at all.
@@ -376,19 +377,25 @@ def test_calls_of_many_threads_are_each_let_in_once_in_whatever_order_they_come(
     assert [sum(each) for each in zip(*taken, strict=True)] == [1] * 400
 
 
+def admit_new_caller(guard: Guard) -> int:
+    """Make a new caller known to a guard; returns the guard's generation."""
+    caller = Caller()
+    while True:
+        proof = caller.proof(TOKEN, FORGET.path, guard.instance)
+        try:
+            _, answer = guard.admit(FORGET.path, dict(call_metadata(proof)))
+        except Refusal as refusal:
+            caller.accepts(proof, refusal.initial_metadata)  # learns the generation
+        else:
+            return int.from_bytes(answer[0][1][32:36])
+
+
 def test_a_caller_that_was_forgotten_is_refused_once_and_calls_again() -> None:
     guard, early = Guard(TOKEN, "w"), Caller()
     first = early.proof(TOKEN, FORGET.path, "w")
     assert admitted(guard, first)
-    while guard._nonces.generation < 3:
-        other = Caller()
-        while True:
-            proof = other.proof(TOKEN, FORGET.path, "w")
-            try:
-                guard.admit(FORGET.path, dict(call_metadata(proof)))
-                break
-            except Refusal as refusal:
-                other.accepts(proof, refusal.initial_metadata)  # which tells it the generation
+    while admit_new_caller(guard) < 3:
+        pass
     late = early.proof(TOKEN, FORGET.path, "w")
     with pytest.raises(Refusal, match="too old") as caught:
         guard.admit(FORGET.path, dict(call_metadata(late)))
@@ -399,19 +406,15 @@ def test_a_caller_that_was_forgotten_is_refused_once_and_calls_again() -> None:
         assert not admitted(guard, recorded)
 
 
-def test_a_channel_goes_on_when_its_server_has_forgotten_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "_MAX_CALLERS", 2)
-    guard = Guard(TOKEN)
+def test_a_channel_goes_on_when_its_server_has_forgotten_it() -> None:
+    guard = Guard(TOKEN, max_callers=2)
     server = GrpcServer("test", {FORGET: lambda request, context: Empty()}, guard)
     server.start("127.0.0.1", 0)
     try:
         with channel_to(address(server)) as channel:
             channel.call(FORGET, ForgetRequest(), timeout=10)
-            while guard._nonces.generation < 4:
-                admitted(guard, Caller().proof(TOKEN, FORGET.path, guard.instance))
-                fresh = Caller()
-                fresh._generation = guard._nonces.generation
-                admitted(guard, fresh.proof(TOKEN, FORGET.path, guard.instance))
+            while admit_new_caller(guard) < 4:
+                pass
             assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
     finally:
         server.stop(0)
@@ -421,7 +424,7 @@ def test_a_channel_goes_on_when_its_server_has_forgotten_it(monkeypatch: pytest.
 
 
 def nonce(generation: int, caller: int, number: int) -> bytes:
-    return security._NONCE.pack(generation, caller.to_bytes(12), number)
+    return pack_nonce(generation, caller.to_bytes(12), number)
 
 
 def test_a_count_is_fresh_once_and_old_below_the_window() -> None:
@@ -450,16 +453,16 @@ def test_what_is_remembered_of_nonces_is_bounded() -> None:
         while nonces.record(nonce(nonces.generation, caller, 2**60 + caller)) != FRESH:
             pass
         nonces.record(nonce(nonces.generation, caller, 1))
-        assert len(nonces._current) <= security._MAX_CALLERS
-        assert len(nonces._previous) <= security._MAX_CALLERS
+        if caller % 97 == 0:
+            kept = nonces.debug_state()
+            assert len(kept["current"]) <= MAX_CALLERS
+            assert len(kept["previous"]) <= MAX_CALLERS
     assert nonces.generation >= 19
-    largest = max(window.seen for window in nonces._current.values())
-    assert largest < 1 << security._WINDOW_BITS
+    assert 0 < max(nonces.debug_state()["current"]) <= WINDOW_BITS
 
 
-def test_what_was_let_in_is_never_let_in_again_whatever_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "_MAX_CALLERS", 3)
-    nonces, seen = Nonces(), []
+def test_what_was_let_in_is_never_let_in_again_whatever_is_forgotten() -> None:
+    nonces, seen = Nonces(max_callers=3), []
     for step in range(600):
         for caller in (step % 7, 100 + step % 2):
             taken = nonce(nonces.generation - step % 2, caller, 1 + step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -17,9 +17,9 @@ from dsnb.wire.threads import OnDemandExecutor, shielded
 from tests.support.waiting import wait_for
 
 
-@pytest.fixture
-def executor() -> Iterator[OnDemandExecutor]:
-    made = OnDemandExecutor("on-demand-test")
+@pytest.fixture(params=[{}])
+def executor(request: pytest.FixtureRequest) -> Iterator[OnDemandExecutor]:
+    made = OnDemandExecutor("on-demand-test", **request.param)
     yield made
     made.shutdown()
 
@@ -36,7 +36,7 @@ def alive() -> list[threading.Thread]:
 
 
 def is_idle(executor: OnDemandExecutor, count: int) -> None:
-    wait_for(lambda: executor._idle == count, what=f"{count} idle threads")
+    wait_for(lambda: executor.debug_state()["idle"] == count, what=f"{count} idle threads")
 
 
 def test_results_and_errors_come_through_the_future(executor: OnDemandExecutor) -> None:
@@ -80,33 +80,33 @@ def test_threads_are_used_again(executor: OnDemandExecutor) -> None:
     assert len(used) == 1
 
 
-def test_idle_threads_go_away_and_new_ones_come(executor: OnDemandExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_IDLE_S", 0.05)
+@pytest.mark.parametrize("executor", [{"idle_s": 0.05}], indirect=True)
+def test_idle_threads_go_away_and_new_ones_come(executor: OnDemandExecutor) -> None:
     meeting = threading.Barrier(5)
     for future in [executor.submit(meeting.wait, 30) for _ in range(5)]:
         future.result(30)
     wait_for(lambda: not alive(), what="idle threads to go away")
-    assert executor._idle == 0
+    assert executor.debug_state() == {"threads": 0, "idle": 0}
     assert executor.submit(lambda: "new").result(10) == "new"
 
 
+@pytest.mark.parametrize("executor", [{"idle_s": 0.05}], indirect=True)
 def test_work_that_is_cancelled_before_it_runs_takes_no_thread_along(
     executor: OnDemandExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread counts as idle again, and goes away as such."""
-    monkeypatch.setattr(threads, "_IDLE_S", 0.05)
     is_cancelled = threading.Event()
-    take = threads._do
+    take = Future.set_running_or_notify_cancel
 
-    def wait_and_take(future: Future[object], work: Callable[[], object]) -> None:
+    def wait_and_take(future: Future[object]) -> bool:
         is_cancelled.wait(30)
-        take(future, work)
+        return take(future)
 
-    monkeypatch.setattr(threads, "_do", wait_and_take)
+    monkeypatch.setattr(Future, "set_running_or_notify_cancel", wait_and_take)
     assert executor.submit(pytest.fail, "cancelled work ran").cancel()
     is_cancelled.set()
     wait_for(lambda: not alive(), what="the thread of the cancelled work to go away")
-    assert executor._idle == 0
+    assert executor.debug_state() == {"threads": 0, "idle": 0}
 
 
 def test_after_a_shutdown_nothing_is_taken_and_all_that_was_is_done(
@@ -137,22 +137,23 @@ class _SlowToTakeWork:
         self._queue.put(item)
 
 
-def test_what_was_taken_while_a_shutdown_came_is_done_too(executor: OnDemandExecutor) -> None:
+def test_what_was_taken_while_a_shutdown_came_is_done_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work that came to stand behind the last word to end would never be done, and its future never tell."""
-    executor._work = _SlowToTakeWork()  # type: ignore[assignment]
+    monkeypatch.setattr(threads, "SimpleQueue", _SlowToTakeWork)
+    executor = OnDemandExecutor("on-demand-test")
     futures: list[Future[int]] = []
     giver = threading.Thread(target=lambda: futures.append(executor.submit(lambda: 1)))
     giver.start()
-    wait_for(lambda: executor._made, what="a thread for the work")
+    wait_for(alive, what="a thread for the work")
     executor.shutdown()
     giver.join(10)
     assert futures[0].result(10) == 1
 
 
+@pytest.mark.parametrize("executor", [{"shutdown_s": 0.2}], indirect=True)
 def test_a_shutdown_waits_for_all_that_block_together_not_for_one_after_the_other(
-    executor: OnDemandExecutor, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    executor: OnDemandExecutor, gate: threading.Event
 ) -> None:
-    monkeypatch.setattr(threads, "_SHUTDOWN_S", 0.2)
     for _ in range(50):
         executor.submit(gate.wait, 60)
     began = time.monotonic()

@@ -32,6 +32,8 @@ class BookedTrainer:
     consumed: set[int] = field(default_factory=set)
     hits: int = 0
     skipped: int = 0
+    late: int = 0
+    """Skipped elements that were evicted before it came."""
     passed: int = 0
     seen_consumed: int = 0
 
@@ -95,6 +97,8 @@ class Books:
         self.manners: dict[str, CachePolicy] = {}
         self.moved_on: set[str] = set()
         """Trainers that may miss something: they skip, or were dismissed or moved on at some time."""
+        self.unread: set[str] = set()
+        """Trainers that are awaited, and of whom nobody has come yet."""
         self.frames: list[BookedFrame] = []
         self.trainers: dict[str, BookedTrainer] = {}
         self.readers: dict[str, BookedReader] = {}
@@ -108,8 +112,8 @@ class Books:
         """Elements that were in the window, asked for by another trainer, when this trainer was sent them."""
         self.sound = True
         """Whether all that must hold did hold after the last call."""
-        self.begins_at: int | None = None
-        """With `whole`: where the elements began after the last call, if one was there for whom all of them stay."""
+        self.all_stays = whole
+        """Whether every element is kept, because a trainer that wants all of them may still join."""
 
     # ---- the producer
 
@@ -128,12 +132,22 @@ class Books:
             # Room is made by letting go of what somebody was sent; there is never more than the budget, or than that
             # which nobody was sent, to the frame, together with the new one.
             most = max(self.window.capacity, unsent + frame.charge)
-            if any(trainer.needs_retention for trainer in self.window.trainers.values()):
+            if self.all_stays or any(trainer.needs_retention for trainer in self.window.trainers.values()):
                 # There was room for one like those before; what it is larger by comes on top, once.
                 most += max(0, frame.charge - min(self.largest, self.window.capacity // 8))
             self.largest = max(self.largest, frame.charge)
             assert self.window.nbytes <= most, "more is in memory than the capacity and what nobody was sent"
             assert self.window.tail <= max(tail, needed_from), "what the furthest trainer gave back was evicted"
+        self._called()
+
+    def close_to_new_trainers(self, joined: list[tuple[str, str]]) -> None:
+        self.window.close_to_new_trainers(joined)
+        if self.all_stays:
+            for client, trainer in joined:
+                if client not in self.readers and trainer not in self.trainers:
+                    self.trainers[trainer] = BookedTrainer(0, self.window.head, 0)
+                    self.unread.add(trainer)
+        self.all_stays = False
         self._called()
 
     def finish(self) -> None:
@@ -144,13 +158,23 @@ class Books:
 
     def attach(self, client: str, trainer: str, received: int = 0) -> BookedReader:
         manner = self.manners.get(trainer, CachePolicy())
+        awaited = {client for there in self.window.trainers.values() for client in there.awaited}
         self.window.attach(client, trainer, received, received, manner)
         if manner.on_lag not in {"wait", "spill"}:
             self.moved_on.add(trainer)
         if trainer not in self.trainers:
             floor = self.window.tail if manner.on_lag not in {"wait", "spill"} else self.window.base
-            begin = self.window.head if manner.start == "newest" else floor
-            self.trainers[trainer] = BookedTrainer(begin, self.window.head, begin)
+            newest = manner.start == "newest"
+            begin = self.window.head if newest else floor
+            # It comes back to data that were whole when it was let in: what was evicted since counts as skipped.
+            misses = self.whole and not newest and manner.on_lag in {"wait", "spill"}
+            start = 0 if misses else begin
+            self.trainers[trainer] = BookedTrainer(
+                start, self.window.head, begin, skipped=begin - start, late=begin - start
+            )
+        elif trainer in self.unread and manner.start == "newest" and client in awaited:
+            self.trainers[trainer].start = self.trainers[trainer].next = self.window.head
+        self.unread.discard(trainer)
         reader = self.readers[client] = BookedReader(client, trainer, received, received, received, received)
         self._called(reader)
         return reader
@@ -267,6 +291,9 @@ class Books:
         trainer.returned -= gone
         if trainer.returned:
             return
+        while self._is_earlier_error(trainer, trainer.next):  # whether it is still there or not
+            trainer.next += 1
+            trainer.passed += 1
         trainer.skipped += max(0, tail - trainer.next)
         before = max(tail, trainer.next)
         trainer.next = self._ahead(name)
@@ -341,8 +368,9 @@ class Books:
         held = min(holders, default=self.window.head)
         there = self.window.trainers.values()
         deserted = self.window.keep and len(there) > 0 and all(trainer.removed for trainer in there)
-        full = min(self.window.frontier, held) < self.window.head
-        assert self.window.wants_more() or self.window.finished or full or deserted
+        full = min(self._needed_from(), held) < self.window.head
+        assert self.window.wants_more() or self.window.finished or full or deserted or self.window.closing
+        assert self.all_stays or not self.window.closing, "it asks again for what it may do"
         assert not (deserted and self.window.wants_more()), "what a trainer comes back for is pushed out by more"
         self._check_disk(held)
         self._check_beginning()
@@ -357,19 +385,12 @@ class Books:
     def _check_disk(self, held: int) -> None:
         on_disk = self.window.frames.entries[: self.window.frames.on_disk]
         assert [entry.first for entry in on_disk] == sorted(self.disk.frames), "the disk has what nobody knows of"
-        if not (self.whole and self._spills()):
+        if not self.all_stays:
             assert not on_disk or held < on_disk[0].end, "the disk has what nobody needs"
 
-    def _spills(self) -> bool:
-        return any(
-            there.needs_retention and there.cache_policy.on_lag == "spill" for there in self.window.trainers.values()
-        )
-
     def _check_beginning(self) -> None:
-        """Of data that have an end all stays while one is there that spills, unless the disk was full."""
-        stays = self.whole and self._spills() and not self.disk.was_full
-        assert self.begins_at in (None, self.window.base) or not stays, "the beginning was given up for nothing"
-        self.begins_at = self.window.base if stays else None
+        """Of data that have an end all stays as long as a new trainer may be let in that wants them."""
+        assert not self.all_stays or self.window.base == 0, "the beginning was given up too early"
 
     def _check_reader(self, reader: BookedReader) -> None:
         there, trainer = self.window.readers[reader.client], self.trainers[reader.trainer]
@@ -388,7 +409,9 @@ class Books:
         assert there.hits == trainer.hits
         assert there.misses == len(trainer.consumed) - trainer.hits
         assert there.skipped == trainer.skipped
-        assert name in self.moved_on or not trainer.skipped, "a trainer that asked to lose nothing lost something"
+        assert name in self.moved_on or trainer.skipped == trainer.late, (
+            "a trainer that asked to lose nothing lost something"
+        )
         place = min([*outstanding, *trainer.returned, self._ahead(name)])
         assert self.window.offset(name) == place, "another place than its own"
 
@@ -396,9 +419,13 @@ class Books:
         """What a trainer would get next of what it was not sent: there for it, past errors from before its time."""
         trainer = self.trainers[name]
         at = max(trainer.next, self._floor(name))
-        while at < min(self.window.head, trainer.since) and self.frame_at[at].failed:
+        while self._is_earlier_error(trainer, at):
             at += 1
         return at
+
+    def _is_earlier_error(self, trainer: BookedTrainer, index: int) -> bool:
+        """Whether an error is there that was produced before a trainer came."""
+        return index < min(self.window.head, trainer.since) and self.frame_at[index].failed
 
     def _check_memory(self) -> None:
         """Without the cache a frame is in memory until all of it is consumed, and no longer."""

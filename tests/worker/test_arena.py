@@ -57,7 +57,7 @@ def test_what_was_written_is_gone_when_the_piece_is_looked_at_again() -> None:
         np.testing.assert_array_equal(mine, data(1))
         overwrite(mine)
         del mine
-    assert len(arena._mappings) == 1
+    assert arena.debug_state()["mappings"] == 1
 
 
 def test_what_was_written_is_gone_when_another_buffer_lies_there() -> None:
@@ -69,7 +69,7 @@ def test_what_was_written_is_gone_when_another_buffer_lies_there() -> None:
         overwrite(first)
         overwrite(second)
         del buffer, first, second
-    assert len(arena._mappings) == 2
+    assert arena.debug_state()["mappings"] == 2
 
 
 @pytest.mark.parametrize("left", ["frame", "view"])
@@ -253,10 +253,10 @@ def test_a_frame_with_large_arrays_is_mapped_and_one_without_is_copied(
                 assert element["boxes"].base is None, "a small one must not keep the piece"
                 assert element["label"] == 5
         overwrite(elements.pop())
-    assert len(arena._pieces) == 1
+    assert arena.debug_state()["buffers"] == 1
     few = frame_of(small, small)
     few.make_shared(pack=True, buffer_store=arena)
-    assert len(arena._pieces) == 1
+    assert arena.debug_state()["buffers"] == 1
     mine = few.elements(0, 2)
     overwrite(mine[0])
     np.testing.assert_array_equal(mine[1], small)

@@ -14,14 +14,18 @@ from msgspec.structs import replace
 import dsnb
 from dsnb.errors import CancelledError, DataLossError, NotFoundError
 from dsnb.transfer import local
+from dsnb.wire.blobs import blob_digest, blob_pieces
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.messages import TaskOrder
-from dsnb.worker.pipeline_loader import DefinitionCache, fetch, stage_builder
+from dsnb.wire.methods import PUT_BLOB
+from dsnb.worker.pipeline_loader import DefinitionCache, differing_libraries, fetch, stage_builder
 from dsnb.worker.retry_policy import RetryPolicy
 from tests.pipeline.driving import drain, no_room, plain
 from tests.support.cluster import Cluster
 
-PATIENCE = RetryPolicy(seconds=1.0, given_up=lambda: False, connected=lambda: False)
+PATIENCE = RetryPolicy(
+    seconds=1.0, on_overdue=lambda error: pytest.fail(str(error)), given_up=lambda: False, connected=lambda: False
+)
 ARRAY = np.arange(400_000, dtype=np.int64).reshape(-1, 4)
 
 
@@ -48,7 +52,7 @@ def way(request: pytest.FixtureRequest, cluster: Cluster) -> str:
 def order_of(cluster: Cluster, dataset: dsnb.Dataset, iteration: int = 0) -> TaskOrder:
     """A task over a dataset, as a dispatcher orders it."""
     dataset_id = dsnb.register_dataset(cluster.service, dataset)
-    definition = cluster.dispatcher._dispatcher.core.state.datasets[dataset_id].definition
+    definition = cluster.dispatcher.debug_state()["datasets"][dataset_id]
     return TaskOrder(task_id="t", dataset_id=dataset_id, definition=definition, iteration=iteration)
 
 
@@ -73,7 +77,9 @@ def test_a_big_array_comes_whole(cluster: Cluster, channel: Channel, way: str) -
 
 
 def test_a_blob_cannot_be_written_by_whoever_fetched_it(cluster: Cluster, channel: Channel, way: str) -> None:
-    data = fetch(channel, cluster.dispatcher._dispatcher.blobs.put_definition(b"some bytes"))
+    digest = blob_digest(b"some bytes")
+    channel.upload(PUT_BLOB, lambda: blob_pieces(digest, b"some bytes"))
+    data = fetch(channel, digest)
     assert bytes(data) == b"some bytes"
     with pytest.raises(TypeError, match="read-only"):
         data[0] = 1
@@ -136,7 +142,7 @@ def plain_of(channel: Channel, order: TaskOrder) -> list[int]:
 
 def test_the_next_pass_over_a_pipeline_does_not_ask_for_it_again(cluster: Cluster, channel: Channel) -> None:
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(3))
-    digest = cluster.dispatcher._dispatcher.core.state.datasets[dataset_id].definition
+    digest = cluster.dispatcher.debug_state()["datasets"][dataset_id]
     known = DefinitionCache()
     stage_builder(channel, TaskOrder(task_id="t", dataset_id=dataset_id, definition=digest), None, PATIENCE, known)(
         no_room
@@ -159,3 +165,20 @@ def test_no_more_definitions_are_kept_than_a_few_megabytes_of_the_newest() -> No
     for definition in large:
         known.put(definition)
     assert [known.get(xxhash.xxh3_128_hexdigest(one)) is not None for one in large] == [False] * 2 + [True] * 4
+
+
+def test_packages_of_other_versions_are_named_with_both_versions() -> None:
+    assert differing_libraries([f"numpy=={np.__version__}", "no_such_package==1.0"]) == ""
+    assert differing_libraries(["numpy==1.0"]) == f"numpy {np.__version__} instead of 1.0"
+
+
+def test_a_worker_reports_packages_that_differ_from_those_of_the_pipeline(
+    cluster: Cluster, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = order_of(cluster, dsnb.Dataset.range(3).map(np.negative))
+    here = np.__version__
+    monkeypatch.setattr(np, "__version__", "1.0")  # as on another host
+    notices: list[str] = []
+    stage_builder(channel, order, None, PATIENCE, DefinitionCache(), notice=notices.append)(no_room).close()
+    assert len(notices) == 1
+    assert f"numpy 1.0 instead of {here}" in notices[0]

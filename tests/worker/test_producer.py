@@ -11,7 +11,7 @@ import pytest
 
 from dsnb.code.failures import exception_of
 from dsnb.elements.frame import Frame
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import CancelledError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.inline_calls import InlineCalls
 from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, FrameLimits, Producer
@@ -258,7 +258,8 @@ def test_a_producer_that_is_not_wanted_any_more_closes_its_pipeline_and_ends(pro
     assert not producer.is_alive()
     assert producer.stage is not None
     assert not shelf.ended
-    assert producer.stage._closed
+    with pytest.raises(CancelledError):
+        producer.stage.pull(1)
 
 
 def test_it_tells_up_to_where_what_was_made_will_be(produce: Produce) -> None:

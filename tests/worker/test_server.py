@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from queue import SimpleQueue
+from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -20,12 +26,14 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.transfer import local
-from dsnb.wire.messages import ClientReport, JoinRequest, TaskOrder
-from dsnb.wire.methods import JOIN
+from dsnb.wire.channel import open_channel
+from dsnb.wire.messages import TaskOrder, TaskRequest, WorkerOrder, WorkerReport
+from dsnb.wire.methods import GET_DATASET, GET_TASK, SESSION
 from tests.support.cluster import Cluster
 from tests.support.ports import unused_port
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
+from tests.wire.serving import TOKEN, address, serving
 from tests.worker.collecting import Collector, opening
 
 
@@ -81,16 +89,20 @@ def test_a_stopped_worker_is_gone_at_once_and_stays_stopped(cluster: Cluster) ->
         worker.start()
 
 
-def test_who_stops_it_second_and_who_waits_for_it_go_on_when_nothing_of_it_is_left(cluster: Cluster) -> None:
+def test_who_stops_it_second_and_who_waits_for_it_go_on_when_nothing_of_it_is_left(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = cluster.add_worker()
     calls = [threading.Thread(target=call) for call in (worker.stop, worker.stop, worker.join)]
-    with local._lock:  # the first one comes no further than to what it holds
-        for thread in calls:
-            thread.start()
-        wait_for(lambda: worker.stopped, what="the stop to begin")
-        for thread in calls:
-            thread.join(0.1)
-            assert thread.is_alive()
+    withdraw, gate = local.withdraw, threading.Event()
+    monkeypatch.setattr(local, "withdraw", lambda uid: gate.wait(30.0) and withdraw(uid))
+    for thread in calls:
+        thread.start()
+    wait_for(lambda: worker.stopped, what="the stop to begin")
+    for thread in calls:
+        thread.join(0.1)
+        assert thread.is_alive()
+    gate.set()
     for thread in calls:
         thread.join(10.0)
         assert not thread.is_alive()
@@ -118,6 +130,25 @@ def test_a_worker_with_the_wrong_token_is_refused_at_once(cluster: Cluster) -> N
     assert time.monotonic() - began < 5.0
 
 
+def test_ctrl_c_ends_the_start_of_a_worker_also_if_another_thread_receives_the_signal(free_port: int) -> None:
+    def interrupt() -> None:
+        wait_for(workers_sessions, what="the worker to look for its dispatcher")
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        dsnb.WorkerServer(dsnb.WorkerConfig(dispatcher_address=f"127.0.0.1:{free_port}"))
+    assert time.monotonic() - began < 8.0, "it waited to the end"
+    thread.join()
+
+
+def workers_sessions() -> list[threading.Thread]:
+    """The threads in which workers of this process talk to their dispatchers."""
+    return [thread for thread in threading.enumerate() if thread.name == "dsnb-worker-session"]
+
+
 def test_a_worker_without_a_dispatcher_gives_up_in_its_stated_time(free_port: int) -> None:
     began = time.monotonic()
     settings = dsnb.WorkerConfig(dispatcher_address=f"127.0.0.1:{free_port}", token="t", dispatcher_timeout_ms=300)
@@ -133,27 +164,32 @@ def test_a_worker_whose_dispatcher_is_gone_for_long_stops_when_nobody_reads_it(c
     next(elements)
     wait_for(lambda: cluster.status().workers[0].readers == 1, what="the reader to be counted")
     cluster.dispatcher.stop()
-    assert not worker._give_up_after(1000.0), "somebody reads it"
+    until = time.monotonic() + 0.6
+    while time.monotonic() < until:
+        next(elements)
+    assert not worker.stopped, "somebody reads it"
     elements.close()
     wait_for(lambda: worker.stopped, what="the worker to stop")
     with pytest.raises(UnavailableError, match="has not answered for"):
         worker.join()
 
 
-def test_what_was_kept_for_a_job_goes_with_it_and_what_it_told_last_stays(cluster: Cluster) -> None:
+def test_what_was_kept_for_a_job_goes_with_it(cluster: Cluster) -> None:
     worker = cluster.add_worker()
     cache = dsnb.CrossTrainerCache("a")
     policy = dsnb.distribute("parallel_epochs", cluster.service, job_name="train", cross_trainer_cache=cache)
     elements = iter(dsnb.Dataset.range(1 << 40).map(lambda n: np.full(1 << 16, n % 251, np.uint8)).apply(policy))
     first(50, (element[0] for element in elements))
     elements.close()  # type: ignore[attr-defined]
-    (task,) = worker._tasks.values()
-    kept = [weakref.ref(entry.frame) for entry in task._log.frames.entries]  # type: ignore[union-attr]
-    before = task.report()
-    assert before.head >= 50
+    reader, [task_id] = Collector(), worker.debug_state()["tasks"]
+    reading = worker.open(replace(opening(trainer="b", granted=10), task_id=task_id), reader)
+    wait_for(lambda: reader.count >= 10, what="frames of the window")
+    kept = [weakref.ref(piece.frame) for piece in reader.pieces]
     cluster.service.cancel("train")
-    wait_for(lambda: not any(frame() for frame in kept), what="the window's frames to go, though the task is kept here")
-    assert task.report().head >= before.head, "it may have gone on until it was dropped, and forgets nothing of that"
+    wait_for(lambda: not worker.debug_state()["tasks"], what="the worker to drop the task")
+    reader.pieces.clear()
+    wait_for(lambda: not any(frame() for frame in kept), what="the window's frames to go, though a reader is kept here")
+    reading.leave(0)
 
 
 def test_a_worker_asked_for_a_task_that_nobody_ordered_says_so(cluster: Cluster) -> None:
@@ -161,44 +197,81 @@ def test_a_worker_asked_for_a_task_that_nobody_ordered_says_so(cluster: Cluster)
         cluster.add_worker().open(opening(), Collector())
 
 
-def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Orders:
+    """A worker's control stream as a dispatcher serves it, whose orders a test gives."""
+
+    def __init__(self) -> None:
+        self.sending: SimpleQueue[WorkerOrder | None] = SimpleQueue()
+        self.reports: list[WorkerReport] = []
+
+    def session(self, reports: Iterator[WorkerReport], context: grpc.ServicerContext) -> Iterator[WorkerOrder]:
+        context.add_callback(lambda: self.sending.put(None))
+        threading.Thread(target=self._take, args=(reports,), daemon=True).start()
+        yield WorkerOrder(welcome=True, name="w0", instance="i")
+        yield from iter(self.sending.get, None)
+
+    def _take(self, reports: Iterator[WorkerReport]) -> None:
+        with contextlib.suppress(Exception):  # grpc raises a bare Exception when the stream breaks
+            for report in reports:
+                self.reports.append(report)
+
+    def give(self, order: WorkerOrder) -> None:
+        """Give an order, and wait until it was carried out."""
+        self.sending.put(order)
+        self.sending.put(WorkerOrder(report_seq=(number := len(self.reports) + 1_000)))
+        wait_for(lambda: any(report.seq == number for report in list(self.reports)), what="the order's end")
+
+
+@contextmanager
+def ordered(orders: Orders, **handlers: Any) -> Iterator[dsnb.WorkerServer]:
+    """A worker that gets these orders, and these answers to what it asks."""
+    methods: dict[Any, Any] = {SESSION: orders.session}
+    methods |= {method: handlers[method.name] for method in (GET_TASK, GET_DATASET) if method.name in handlers}
+    with (
+        serving(methods) as dispatcher,
+        dsnb.WorkerServer(dsnb.WorkerConfig(address(dispatcher), token=TOKEN)) as worker,
+    ):
+        yield worker
+
+
+def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin() -> None:
     """Its order is on its way, and the word to drop it comes first."""
-    worker = cluster.add_worker()
-    dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(5))
-    joined = worker._channel.call(JOIN, JoinRequest(dataset_id=dataset_id, mode="OFF", compression="AUTO"))
-    [task_id] = (task.task_id for task in joined.tasks)
-    wait_for(lambda: not worker.idle, what="the order")
-    order = worker._tasks.pop(task_id).order  # as if it had not come
+    orders, drops = Orders(), [True, False]
 
-    def answered_late(*_: object, **__: object) -> TaskOrder:
-        cluster.dispatcher._dispatcher.handle(ClientReport(client_id=joined.client_id, leaving=True))
-        wait_for(lambda: worker._dropped_while_fetching, what="the word to drop it")
-        return order
+    def answered_late(request: TaskRequest, context: grpc.ServicerContext) -> TaskOrder:
+        if drops.pop(0):
+            orders.give(WorkerOrder(drop=(request.task_id,)))
+        return TaskOrder(task_id=request.task_id, incarnation=1)
 
-    monkeypatch.setattr(worker._channel, "call", answered_late)
-    with pytest.raises(NotFoundError, match=f"the task {task_id} was dropped"):
-        worker.open(replace(opening(), task_id=task_id), Collector())
-    assert worker.idle
-    assert not worker._fetching
-    assert not worker._dropped_while_fetching
+    with ordered(orders, GetTask=answered_late) as worker:
+        with pytest.raises(NotFoundError, match="the task t was dropped"):
+            worker.open(opening(), Collector())
+        assert worker.idle
+        worker.open(opening(), Collector()).leave(0)
+        assert not worker.idle, "what was noted of it is forgotten"
 
 
 def test_a_reader_is_given_nothing_of_another_incarnation_than_it_was_told_of(cluster: Cluster) -> None:
     """A worker that was suspended has its task's earlier incarnation still, of which others have had elements."""
-    worker = cluster.add_worker()
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(5))
-    joined = worker._channel.call(JOIN, JoinRequest(dataset_id=dataset_id, mode="OFF", compression="AUTO"))
-    [told] = joined.tasks
-    wait_for(lambda: not worker.idle, what="the order")
-    earlier = worker._start_task(replace(worker._tasks[told.task_id].order, incarnation=told.incarnation - 1))
-    asked, sink, other = replace(opening(), task_id=told.task_id), Collector(), Collector()
-    worker.open(replace(asked, incarnation=told.incarnation), sink)
-    assert sink.wait_for_end() == list(range(5))
-    assert worker._tasks[told.task_id] is not earlier
-    with pytest.raises(UnavailableError, match=f"expects incarnation {told.incarnation + 1}"):
-        worker.open(replace(asked, client_id="other", incarnation=told.incarnation + 1), other)
+    definition = cluster.dispatcher.debug_state()["datasets"][dataset_id]
+    earlier = TaskOrder(task_id="t", dataset_id=dataset_id, definition=definition, mode="OFF", incarnation=1)
+    orders, asked, sink, other = Orders(), opening(), Collector(), Collector()
+    with (
+        closing(open_channel(cluster.address, cluster.dispatcher.token)) as channel,
+        ordered(
+            orders,
+            GetTask=lambda request, context: replace(earlier, incarnation=2),
+            GetDataset=lambda request, context: channel.replies(GET_DATASET, request),
+        ) as worker,
+    ):
+        orders.give(WorkerOrder(start=(earlier,)))
+        assert not worker.idle
+        worker.open(replace(asked, incarnation=2), sink)
+        assert sink.wait_for_end() == list(range(5))
+        assert worker.debug_state()["tasks"]["t"]["incarnation"] == 2
+        with pytest.raises(UnavailableError, match="expects incarnation 3"):
+            worker.open(replace(asked, client_id="other", incarnation=3), other)
     assert not other.elements
 
 

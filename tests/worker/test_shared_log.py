@@ -196,10 +196,10 @@ class FirstComeMachine(WindowMachine):
 class LargeElementsMachine(WindowMachine):
     """Single elements of up to the whole capacity, which a producer may come with.
 
-    One of them may come on top of what nobody was sent yet, and of that there is less than half a capacity.
+    One of them may come on top of what nobody was sent yet, and of what the furthest trainer gave back.
     """
 
-    most = CAPACITY * 3 // 2
+    most = CAPACITY * 2
 
     @precondition(lambda self: self.books.window.wants_more())
     @rule(size=st.integers(CAPACITY // 8, CAPACITY))
@@ -256,11 +256,42 @@ class MixedMachine(SpillMachine):
 
 
 class WholeMachine(SpillMachine):
-    """Finite data: what is on disk stays for newcomers, until the disk is full."""
+    """Finite data: everything stays for newcomers, until no more of them are let in."""
 
     whole = True
     trainers = ("a", "b", "c", "d")
     manners: Mapping[str, CachePolicy] = {**SpillMachine.manners, "d": CachePolicy(on_lag="wait", timeout_s=10.0)}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awaited: list[tuple[str, str]] = []
+
+    @precondition(lambda self: self.books.window.closing)
+    @rule(numbers=st.lists(pick, max_size=3))
+    def nobody_else_is_let_in(self, numbers: list[int]) -> None:
+        """Some that want everything were, and come later or never."""
+        for number in numbers:
+            self.made += 1
+            self.awaited.append((f"client{self.made}", one(self.trainers[1:], number)))
+        self.books.close_to_new_trainers(self.awaited)
+
+    @precondition(lambda self: self.awaited and len(self.books.readers) < 4)
+    @rule(number=pick, granted=st.integers(0, 30))
+    def one_that_was_let_in_comes(self, number: int, granted: int) -> None:
+        client, trainer = self.awaited.pop(number % len(self.awaited))
+        reader = self.books.attach(client, trainer)
+        self.books.credit(reader, granted, 0)
+
+    @precondition(lambda self: self.awaited)
+    @rule(number=pick)
+    def one_that_was_let_in_does_not_come(self, number: int) -> None:
+        client, _ = self.awaited.pop(number % len(self.awaited))
+        self.books.window.leave(client)
+
+    def teardown(self) -> None:
+        if self.books.sound:
+            self.books.close_to_new_trainers([])
+        super().teardown()
 
 
 MACHINES = (WindowMachine, FirstComeMachine, LargeElementsMachine, SpillMachine, MixedMachine, WholeMachine)
@@ -372,6 +403,41 @@ def test_what_the_furthest_trainer_gave_back_is_not_evicted() -> None:
     assert books.window.tail == 0
     books.attach("next", "a")
     assert read(books, "next") == list(range(5, 40))
+
+
+def test_a_trainer_whose_returned_elements_are_all_evicted_reaches_the_end() -> None:
+    books = filled(10)
+    slow = books.attach("slow", "b")
+    books.credit(slow, 10, 0)
+    while books.take(slow) is not None:
+        pass
+    read(books, "first")
+    books.leave(slow, 5)
+    books.window.capacity = 0
+    books.window.make_room()
+    assert books.window.nbytes == 0
+    books.finish()
+    books.attach("again", "b")
+    assert read(books, "again") == []
+    assert books.window.at_end("again")
+    assert books.window.trainers["b"].skipped == 5
+
+
+def test_errors_from_before_a_trainer_came_are_not_lost_to_it_when_they_are_evicted() -> None:
+    books = Books(capacity=100, ahead=90, keep=True, disk=1000)
+    books.manners["b"] = CachePolicy(on_lag="spill", timeout_s=60.0)
+    books.attach("first", "a")
+    for failed in (True, False, True):
+        books.append(1, 10, failed=failed)
+    read(books, "first")
+    books.attach("late", "b")
+    assert read(books, "late", 1) == [1]
+    for _ in range(12):
+        books.append(1, 10)
+        read(books, "first")
+    assert books.window.base == 3, "the errors and what it has read are gone"
+    assert read(books, "late") == list(range(3, 15))
+    assert books.window.trainers["b"].skipped == 0
 
 
 def test_the_producer_stops_at_the_bound_and_goes_on_when_the_furthest_trainer_does() -> None:
@@ -580,7 +646,50 @@ def test_finite_data_stay_from_the_beginning_while_one_is_there_that_spills() ->
     books.attach("l", "late")
     assert read(books, "l") == list(range(150))
     assert run_ahead(books, 100) < 100, "the disk is full, and the slow one has not had everything"
+    assert books.window.closing
+    books.close_to_new_trainers([])
+    assert run_ahead(books, 100) < 100
     assert books.window.base > 0, "the beginning was given up for it"
+
+
+@pytest.mark.parametrize("on_lag", ["wait", "spill"])
+def test_one_that_was_let_in_before_anything_went_loses_nothing_however_late_it_comes(on_lag: str) -> None:
+    books = Books(capacity=80, ahead=1 << 20, keep=True, disk=1 << 20, whole=True)
+    books.manners["late"] = CachePolicy(on_lag=on_lag)
+    books.attach("f", "fast")
+    made = run_ahead(books, 50)
+    assert made < 50, "nothing goes before it is known who was let in"
+    assert (books.window.closing, books.window.base) == (True, 0)
+    books.close_to_new_trainers([("l", "late"), ("f", "fast")])
+    assert run_ahead(books, 50) == 50
+    books.attach("l", "late")
+    assert read(books, "l") == list(range(5 * (made + 50)))
+    assert books.window.trainers["late"].skipped == 0
+
+
+@pytest.mark.parametrize("goes", ["the one that is awaited", "another"])
+def test_elements_are_kept_for_one_that_is_awaited_until_it_is_known_not_to_come(goes: str) -> None:
+    books = Books(capacity=80, ahead=1 << 20, keep=True, disk=1 << 20, whole=True)
+    books.manners["late"] = CachePolicy(on_lag="spill")
+    books.attach("f", "fast")
+    run_ahead(books, 50)
+    books.close_to_new_trainers([("l", "late")])
+    assert "l" in books.window.clients
+    books.window.leave("l" if goes == "the one that is awaited" else "somebody")
+    books.window.remove_unread_trainers()
+    books.moved_on |= {name for name, there in books.window.trainers.items() if there.removed}
+    run_ahead(books, 50)
+    assert (books.window.base > 0) is (goes == "the one that is awaited")
+
+
+def test_one_that_is_awaited_and_wants_the_newest_begins_there() -> None:
+    log = SharedLog(capacity=4, read_ahead_bytes=4, keep=True, keep_all=True)
+    log.attach("a", "quick")
+    log.append(object(), 3, 3)
+    log.close_to_new_trainers([("b", "newest")])
+    log.attach("b", "newest", cache_policy=CachePolicy(on_lag="wait", start="newest"))
+    assert log.offset("newest") == 3
+    log.validate()
 
 
 def test_finite_data_stay_from_the_beginning_also_when_the_producer_had_to_wait_for_another() -> None:
@@ -709,3 +818,19 @@ def test_a_window_that_gets_smaller_lets_go_at_once_of_what_nobody_holds() -> No
     window.make_room()
     assert (window.nbytes, window.tail) == (300, 60), "what nobody was sent stays"
     window.validate()
+
+
+@pytest.mark.parametrize("on_lag, skipped", [("wait", 6), ("spill", 6), ("skip", 0)])
+def test_a_trainer_that_must_lose_nothing_and_comes_back_after_an_eviction_is_told_what_it_misses(
+    on_lag: str, skipped: int
+) -> None:
+    log = SharedLog(capacity=4, read_ahead_bytes=4, keep=True, keep_all=True)
+    log.close_to_new_trainers([])
+    log.attach("a", "quick", cache_policy=CachePolicy(on_lag="wait"))
+    for count in range(10):
+        log.credit("a", count + 1, count, 1 << 20)
+        log.append(object(), 1, 1)
+        log.take_all("a")
+    log.attach("b", "late", cache_policy=CachePolicy(on_lag=on_lag))
+    assert log.base == 6
+    assert log.trainer_report("late").skipped == skipped

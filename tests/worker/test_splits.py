@@ -65,7 +65,7 @@ def test_as_many_are_wanted_as_a_fifth_of_a_second_takes() -> None:
     for _ in range(10):
         first, end = next(runs)
         dispatcher.now += (end - first) / 1024
-    assert dispatcher.wants[0] == 4
+    assert dispatcher.wants[0] == 1
     assert dispatcher.wants[-1] == 204
 
 
@@ -74,7 +74,7 @@ def test_what_is_wanted_grows_by_steps_so_that_one_lucky_moment_does_not_take_it
     runs = dispatcher.feed.open(0)
     for _ in range(4):
         next(runs)
-    assert dispatcher.wants == [4, 16, 64, 256]
+    assert dispatcher.wants == [1, 4, 16, 64]
 
 
 def test_slow_work_is_handed_out_one_by_one() -> None:
@@ -126,9 +126,9 @@ def test_what_is_given_up_of_a_repetition_is_done_with_what_was_read_of_it() -> 
     for _ in range(2):
         next(dispatcher.feed.open(0))
     dispatcher.feed.mark_produced(5)
-    assert dispatcher.feed.done(5) == (4,)
+    assert dispatcher.feed.done(5) == (1,)
     dispatcher.feed.end(9)
-    assert dispatcher.feed.done(9) == (8,)
+    assert dispatcher.feed.done(9) == (2,)
 
 
 def test_at_the_end_of_the_pipeline_all_that_was_given_is_done_when_all_is_consumed() -> None:

@@ -187,6 +187,29 @@ def test_a_pipeline_that_makes_fewer_elements_than_before_still_ends_and_says_so
     assert window.at_end("s")
 
 
+def test_a_trainer_that_never_opens_the_taken_over_task_does_not_block_the_others_for_ever() -> None:
+    window = SharedLog(capacity=20, read_ahead_bytes=10, keep=True, keep_all=True)
+    window.take_over([TrainerPosition(trainer_id="gone", offset=2), TrainerPosition(trainer_id="here")])
+    window.attach("h", "here", cache_policy=WAIT)
+    window.expire(100.0)
+    got = 0
+    for _ in range(100):
+        window.credit("h", got + 10, got, 1 << 20)
+        got += sum(taken.count for taken in window.take_all("h"))
+        if window.wants_more():
+            window.append(object(), 1, 1)
+        if window.closing:
+            window.close_to_new_trainers([])
+    assert window.head <= 22, "what it has not read stays for some time"
+    window.expire(161.0)
+    for _ in range(100):
+        if window.wants_more():
+            window.append(object(), 1, 1)
+        window.credit("h", got + 10, got, 1 << 20)
+        got += sum(taken.count for taken in window.take_all("h"))
+    assert got > 60
+
+
 def test_two_readers_share_a_small_pass_fairly() -> None:
     window = SharedLog(capacity=1 << 20, read_ahead_bytes=1 << 20, keep=False)
     window.attach("slow", "")

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dsnb.errors import CancelledError, InvalidArgumentError, UnavailableError
+from dsnb.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    UnavailableError,
+    is_out_of_band,
+)
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.stage import Stage
-from dsnb.wire.messages import LostReader, TaskOrder
+from dsnb.wire.messages import LostReader, SplitsReply, SplitsRequest, TaskOrder, TaskPosition
 from dsnb.wire.schedule import consumer_name
+from dsnb.worker.retry_policy import RetryPolicy
 from dsnb.worker.sessions import ReaderSession
+from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
-from tests.pipeline.driving import Rooms, context, failing_at, plain
+from tests.pipeline.driving import Rooms, context, failing_at, plain, run
 from tests.support.overwriting import overwrite
 from tests.support.waiting import wait_for
 from tests.worker.collecting import UNLIMITED, Collector, opening
@@ -31,7 +41,12 @@ def make() -> Iterator[Make]:
     made: list[Task] = []
 
     def task(
-        dataset: Dataset | Callable[[Any], Stage], *, cached: bool = False, consumers: int = 0, **changes: Any
+        dataset: Dataset | Callable[[Any], Stage],
+        *,
+        cached: bool = False,
+        consumers: int = 0,
+        position: TaskPosition | None = None,
+        **changes: Any,
     ) -> Task:
         build = (
             (lambda room: dataset.operation.build(replace(context(low_latency=True), allocate=room)))
@@ -39,7 +54,13 @@ def make() -> Iterator[Make]:
             else dataset
         )
         order = TaskOrder(
-            task_id="t", job_name="train", incarnation=3, mode="OFF", cached=cached, num_consumers=consumers
+            task_id="t",
+            job_name="train",
+            incarnation=3,
+            mode="OFF",
+            cached=cached,
+            num_consumers=consumers,
+            position=position,
         )
         settings: dict[str, Any] = {
             "read_ahead_bytes": 1 << 20,
@@ -80,6 +101,40 @@ def test_a_reader_gets_what_its_credit_allows(make: Make) -> None:
     assert plain(sink.wait_for(30)) == list(range(30))
     reading.credit(UNLIMITED, 30, UNLIMITED)
     assert plain(sink.wait_for_end()) == list(range(100))
+
+
+def test_a_peek_waits_for_an_element_if_readers_have_consumed_all(make: Make) -> None:
+    gate = threading.Event()
+    task, sink = make(numbers(3).map(lambda n: n if n < 1 or gate.wait(30) else -1)), Collector()
+    reading = task.open(opening(granted=10), sink)
+    sink.wait_for(1)
+    reading.credit(10, 1, UNLIMITED)
+    with ThreadPoolExecutor(1) as pool:
+        peek = pool.submit(task.newest_frames, 4, 30.0)
+        wait_for(lambda: task.debug_state()["awaited"] or peek.done(), what="the peek to wait")
+        assert not peek.done()
+        gate.set()
+        [(index, frame)] = peek.result(30)
+    assert (index, plain(frame.elements(0, 1))) == (1, [1])
+    assert plain(sink.wait_for_end()) == [0, 1, 2]
+    assert not task.debug_state()["awaited"]
+
+
+@pytest.mark.parametrize("end", ["the data end", "the task is stopped"])
+def test_a_peek_that_waits_ends_with_its_task(make: Make, end: str) -> None:
+    gate = threading.Event()
+    task, sink = make(numbers(1).filter(lambda _: not gate.wait(30))), Collector()
+    task.open(opening(granted=10), sink)
+    with ThreadPoolExecutor(1) as pool:
+        peek = pool.submit(task.newest_frames, 4, 600.0)
+        wait_for(lambda: task.debug_state()["awaited"], what="the peek to wait")
+        if end == "the task is stopped":
+            task.stop(UnavailableError("the worker stops"))
+        else:
+            gate.set()
+        assert not peek.result(30)
+        gate.set()
+    assert not task.newest_frames(4, 600.0)
 
 
 def test_pieces_say_where_they_belong(make: Make) -> None:
@@ -166,12 +221,12 @@ def test_a_cached_task_whose_data_ends_has_all_of_it_for_each_trainer(make: Make
         assert plain(sink.wait_for_end()) == list(range(5))
         reading.credit(UNLIMITED, 5, UNLIMITED)
     assert task.done
-    assert not task.report().partial
+    assert not task.report().closing
 
 
-def test_a_cached_task_tells_at_once_when_its_beginning_is_gone(make: Make) -> None:
+def test_a_cached_task_asks_at_once_before_its_beginning_goes(make: Make) -> None:
     told: list[bool] = []
-    task: Task = make(numbers(5000), cached=True, capacity=4000, on_change=lambda: told.append(task.report().partial))
+    task: Task = make(numbers(5000), cached=True, capacity=4000, on_change=lambda: told.append(task.report().closing))
     sink = Collector()
     reading = task.open(opening("a", trainer="a"), sink)
 
@@ -179,8 +234,12 @@ def test_a_cached_task_tells_at_once_when_its_beginning_is_gone(make: Make) -> N
         reading.credit(UNLIMITED, sink.count, UNLIMITED)
         return bool(told)
 
-    wait_for(read_on, what="the word that elements are gone")
-    assert told[0]
+    wait_for(read_on, what="the question whether elements may go")
+    assert told == [True]
+    assert task.report().evicted == 0
+    task.close_to_new_trainers([])
+    wait_for(lambda: bool(read_on() and task.report().state == "ended"), what="the end")
+    assert task.report().evicted > 0
 
 
 def test_an_error_stands_in_its_elements_place_with_a_note_of_where_it_happened(make: Make) -> None:
@@ -290,6 +349,79 @@ def test_a_stopped_task_tells_its_readers_why_and_takes_no_new_ones(make: Make) 
     assert task.join(10.0)
 
 
+def test_a_task_that_is_stopped_while_it_seeks_its_position_has_not_ended(make: Make) -> None:
+    held, began = threading.Event(), threading.Event()
+
+    def hold(x: int) -> int:
+        began.set()
+        held.wait(10.0)
+        return x
+
+    slow = Dataset.range(20).map(hold).shuffle(4, seed=1)  # a shuffle cannot skip: it makes the elements again
+    task = make(slow, position=TaskPosition(skip=10))
+    task.open(opening(granted=5), Collector())
+    assert began.wait(10.0)
+    task.stop(UnavailableError("the worker was stopped"))
+    held.set()
+    assert task.join(10.0)
+    report = task.drop()
+    assert (report.exhausted, report.missing_elements, task.done) == (False, 0, False)
+
+
+def test_a_task_that_seeks_its_position_waits_for_the_dispatcher_and_gives_every_element_then(make: Make) -> None:
+    """An error that ended the search would be delivered as the task's only element."""
+    back = threading.Event()
+
+    def answer(request: SplitsRequest) -> SplitsReply:
+        return SplitsReply(first=request.cursor, end=request.cursor + 1, done=request.cursor == 20)
+
+    def ask(request: SplitsRequest) -> SplitsReply:
+        if request.cursor >= 4 and not back.is_set():
+            raise UnavailableError("no server answers at host:1")
+        return answer(request)
+
+    retry = RetryPolicy(
+        seconds=0.05,
+        on_overdue=lambda error: task.fail_readers(error),  # noqa: PLW0108 - the task is made below
+        given_up=lambda: False,
+        connected=lambda: False,
+    )
+    feed = DispatcherFeed("t", 1, lambda request: retry(lambda: ask(request)))
+    made = Dataset.range(20).map(lambda x: x).shuffle(4, seed=1)  # a shuffle cannot skip: it makes the elements again
+    task = make(
+        lambda room: made.operation.build(replace(context(splits=feed, low_latency=True), allocate=room)),
+        position=TaskPosition(skip=10),
+    )
+    told, sink = Collector(), Collector()
+    task.open(opening(), told)
+    error = told.wait_for_error()
+    assert isinstance(error, DeadlineExceededError)
+    assert is_out_of_band(error)
+    assert not task.has_readers
+    back.set()
+    task.open(opening(), sink)  # its user calls `next` again
+    assert plain(sink.wait_for_end()) == plain(run(made, splits=DispatcherFeed("t", 1, answer)))[10:]
+    assert (told.count, task.report().errors) == (0, 0)
+
+
+def test_a_dropped_task_forgets_its_frames_and_nothing_of_what_it_told(make: Make) -> None:
+    task, sink = (
+        make(Dataset.range(1 << 40).map(lambda n: np.full(1 << 12, n % 251, np.uint8)), cached=True),
+        Collector(),
+    )
+    task.open(opening(trainer="a", granted=50), sink)
+    sink.wait_for(50)
+    kept = [weakref.ref(piece.frame) for piece in sink.pieces]
+    before = task.report()
+    assert before.head >= 50
+    task.stop(UnavailableError("the job was cancelled"))
+    dropped = task.drop()
+    sink.pieces.clear()
+    wait_for(lambda: not any(frame() for frame in kept), what="the window's frames to go")
+    assert task.report() == dropped
+    assert dropped.head >= before.head, "it may have gone on until it was dropped"
+
+
 def test_a_task_that_was_never_read_can_be_stopped(make: Make) -> None:
     task = make(numbers(5))
     task.stop(UnavailableError("stopped"))
@@ -324,6 +456,7 @@ def test_a_task_produces_no_more_than_it_may_ahead_of_its_readers(make: Make) ->
 @pytest.mark.slow
 def test_a_cached_task_stays_within_its_part_of_the_budget_also_when_it_gets_smaller(make: Make) -> None:
     task, sink = make(numbers(10).repeat(), cached=True, capacity=64_000), Collector()
+    task.close_to_new_trainers([])
     reading = task.open(opening(trainer="a", granted=0), sink)
 
     def read_on(goal: int) -> bool:
@@ -338,9 +471,9 @@ def test_a_cached_task_stays_within_its_part_of_the_budget_also_when_it_gets_sma
     assert task.report().evicted > 0
 
 
-def test_a_task_that_has_ended_gives_bytes_back_and_says_that_its_beginning_is_gone(make: Make) -> None:
+def test_a_task_that_has_ended_gives_bytes_back_as_soon_as_nobody_new_may_want_them(make: Make) -> None:
     told: list[bool] = []
-    settings: dict[str, Any] = {"capacity": 64_000, "on_change": lambda: told.append(task.report().partial)}
+    settings: dict[str, Any] = {"capacity": 64_000, "on_change": lambda: told.append(task.report().closing)}
     task: Task = make(numbers(4000), cached=True, **settings)
     sink = Collector()
     reading = task.open(opening("a", trainer="a"), sink)
@@ -351,10 +484,12 @@ def test_a_task_that_has_ended_gives_bytes_back_and_says_that_its_beginning_is_g
 
     wait_for(read_on, what="the end")
     before = task.report()
-    assert (before.partial, before.window_bytes) == (False, 32_000)
+    assert (before.closing, before.window_bytes) == (False, 32_000)
     task.resize(9_000)
+    assert task.report().window_bytes == 32_000
+    assert told == [False, True]  # at its end, and when the first elements had to go
+    task.close_to_new_trainers([])
     assert 0 < task.report().window_bytes <= 9_000
-    assert told == [False, True]  # at its end, and when the first elements went
 
 
 def test_a_report_adds_up(make: Make) -> None:
@@ -382,17 +517,24 @@ class Roomy(Collector):
         return self.memory(nbytes)
 
 
-def large_rows(size: int) -> Dataset:
-    return Dataset.range(8).map(lambda x: np.full(1 << 18, x, np.uint8)).batch(size)
+def large_rows(size: int, may_begin: threading.Event | None = None) -> Dataset:
+    def row(x: int) -> Any:
+        assert may_begin is None or may_begin.wait(10.0)
+        return np.full(1 << 18, x, np.uint8)
+
+    return Dataset.range(8).map(row).batch(size)
 
 
 @pytest.mark.parametrize("size, alone", [(4, True), (2, False)])
 def test_a_batch_that_is_a_frame_of_its_own_is_laid_out_in_its_readers_memory(
     make: Make, size: int, alone: bool
 ) -> None:
-    task, sink, other = make(large_rows(size), packed=True, read_ahead_bytes=1), Roomy(), Collector()
+    both_are_open = threading.Event()
+    task = make(large_rows(size, both_are_open), packed=True, read_ahead_bytes=1)
+    sink, other = Roomy(), Collector()
     task.open(opening("other", granted=0), other)
     task.open(opening(), sink)
+    both_are_open.set()
     got = sink.wait_for_end()
     assert [batch[:, 0].tolist() for batch in got] == np.arange(8).reshape(-1, size).tolist()
     assert len(sink.memory.pieces) == (8 // size if alone else 0)

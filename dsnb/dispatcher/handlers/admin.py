@@ -32,7 +32,7 @@ def control(core: Context, request: ControlRequest) -> str:
     """
     if request.action not in _ACTIONS:
         raise InvalidArgumentError(
-            f"the action {request.action!r} is unknown", hint=f"use {', '.join((*_ACTIONS, 'scale'))}"
+            f"the action {request.action!r} is unknown", hint=f"use {', '.join((*_ACTIONS, 'scale', 'autoscale'))}"
         )
     return _ACTIONS[request.action](core, request)
 

@@ -1,9 +1,12 @@
 """Iterations of finite data shared through the cross-trainer cache: which one a trainer joins, and when it is over.
 
 Theory of operation. A trainer that asked to lose nothing joins the newest iteration that is not closed: no element of
-it has been evicted or lost. A trainer that may skip joins the newest iteration. A trainer that returns to an iteration
-it left continues there. A trainer never joins an iteration older than one that it has read to its end. If no iteration
-fits, the next one begins, at the same time as the previous one if that still has clients.
+it has been evicted or lost. Before a worker evicts the first element of an iteration, it asks the dispatcher to close
+the iteration (`close_on_request`). The answer names the clients that have joined and want every element, and the worker
+keeps elements also for those of them that have not opened its task yet. A trainer that may skip joins the newest
+iteration. A trainer that returns to an iteration it left continues there. A trainer never joins an iteration older than
+one that it has read to its end. If no iteration fits, the next one begins, at the same time as the previous one if that
+still has clients.
 
 A worker cannot tell when such an iteration is over, because trainers may join until it is closed. So it is over when
 each of its trainers has reported that it received everything. A trainer whose client was lost still counts, for as long
@@ -18,7 +21,7 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.state import Client, Iteration, Job
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
-from dsnb.wire.messages import EndedTask, JoinRequest
+from dsnb.wire.messages import ClosedIteration, EndedTask, JoinedClient, JoinRequest, TaskReport
 
 
 def is_endless(core: Context, job: Job) -> bool:
@@ -40,10 +43,26 @@ def choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:
 
 
 def close_iteration(core: Context, task_id: str) -> None:
-    """Close a task's iteration, whose first elements are gone: trainers that want every element join another one."""
+    """Close a task's iteration, as its first elements are evicted: trainers that want all of them join another one."""
     task = core.state.tasks.get(task_id)
     if task is not None and not core.state.iteration(task.job, task.iteration).closed:
         core.record(r.IterationClosed(job=task.job, iteration=task.iteration))
+
+
+def close_on_request(core: Context, worker: str, report: TaskReport) -> None:
+    """Close the iteration of a task that must evict its first elements; tell its worker who joined and wants them."""
+    task = core.state.tasks.get(report.task_id)
+    if task is None or (task.worker, task.incarnation) != (worker, report.incarnation):
+        return  # the task was reassigned
+    close_iteration(core, task.task_id)
+    clients = (core.state.clients[client] for client in core.state.iteration(task.job, task.iteration).clients)
+    joined = tuple(
+        JoinedClient(client_id=client.client_id, trainer_id=client.trainer_id)
+        for client in clients
+        if client.complete_only
+    )
+    closed = ClosedIteration(task_id=task.task_id, incarnation=task.incarnation, clients=joined)
+    core.instruct(e.ConfirmClosed(worker=worker, closed=closed))
 
 
 def trainer_ended(core: Context, client: Client, ended_tasks: tuple[EndedTask, ...]) -> bool:
@@ -55,9 +74,10 @@ def trainer_ended(core: Context, client: Client, ended_tasks: tuple[EndedTask, .
     # A draining worker was refused the rest of the splits; workers that join later get them.
     if not tasks or not ended or any(task.splits_refused for task in tasks):
         return iteration.finished
-    core.transient.finished_clients.add(client.client_id)
-    reading = set(iteration.clients) - core.transient.finished_clients
-    if any(core.state.clients[other].trainer_id == client.trainer_id for other in reading):
+    if not client.finished:
+        core.record(r.ClientFinished(client_id=client.client_id))
+    others = (core.state.clients[other] for other in iteration.clients)
+    if any(other.trainer_id == client.trainer_id and not other.finished for other in others):
         return True  # another client of this trainer has the rest; if it dies, its elements are kept for a successor
     if client.trainer_id not in iteration.ended_trainers:
         core.record(r.TrainerEnded(job=client.job, iteration=client.iteration, trainer_id=client.trainer_id))
@@ -82,4 +102,4 @@ def finish_if_all_ended(core: Context, job: str, iteration: Iteration) -> None:
 def announce_end(core: Context, job: str, iteration: Iteration) -> None:
     """Announce the end of an iteration, unless its job is anonymous."""
     if not core.state.jobs[job].anonymous:
-        core.instruct(e.Announce(level="info", text=f"pass {iteration.number} of job {job!r} ended"))
+        core.instruct(e.Announce(level="info", text=f"pass {iteration.number + 1} of job {job!r} ended"))

@@ -31,8 +31,8 @@ def check(core: Context, job: Job, request: JoinRequest) -> str:
         raise InvalidArgumentError(
             f"Tried to create job with name {job.name}, but found an existing job with different parameters: "
             + ". ".join(all_that_differ if pipeline else differ),
-            did=f"the existing job goes on unchanged; {len(job.clients)} client(s) read it",
-            hint="use the same parameters, another job_name, or drop the old job when nobody reads it: "
+            did=f"the existing job continues unchanged; {len(job.clients)} client(s) read it",
+            hint="use the same parameters, another job_name, or drop the old job once it has no readers: "
             f"svc.forget({job.name!r})",
         )
     return ""

@@ -13,7 +13,9 @@ from dsnb.dispatcher.handlers import cached_iterations, job_parameters, orders, 
 from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
+from dsnb.monitor.formatting import format_mode
 from dsnb.pipeline.modes import MODES, STATIC_MODES, require_endless
+from dsnb.wire.field_groups import JobParameters, shared
 from dsnb.wire.job_names import qualified_job_name
 from dsnb.wire.messages import ClientRelease, EndRequest, JoinReply, JoinRequest, TaskHolding
 
@@ -64,6 +66,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
             trainer_id=request.trainer_id,
             consumer_index=request.consumer_index if job.num_consumers else -1,
             holdings=request.holdings,
+            complete_only=request.complete_only,
         )
     )
     core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
@@ -131,12 +134,14 @@ def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ..
     report it.
     """
     iteration = core.state.iteration(client.job, client.iteration)
+    if died:  # what it reported when it confirmed its end may be all that is known of it
+        reported = reported or client.final_holdings or ()
     before = [table.pop(client.client_id, None) for table in core.transient.holdings.values()]
     consumed = [
         replace(holding, held=()) for holding in (*before, *reported) if holding is not None and holding.consumed
     ]
     core.record(r.ClientLeft(client_id=client.client_id, died=died, holdings=tuple(consumed)))
-    if client.client_id not in core.transient.finished_clients:
+    if client.leaves_elements(died=died):
         core.transient.iterations_without_departures.discard((client.job, client.iteration))
     core.transient.forget_client(client.client_id)
     for worker in dict.fromkeys(core.state.tasks[task].worker for task in iteration.tasks):
@@ -148,6 +153,19 @@ def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ..
         )
         release_client(core, worker, client.client_id, died=died, holdings=known)
     reassignment.retry_unassigned(core, iteration)
+    if not iteration.clients and iteration.read:
+        _end_all_tasks(core, client.job, iteration)
+
+
+def _end_all_tasks(core: Context, job: str, iteration: Iteration) -> None:
+    """Finish an iteration that its clients have read to the end.
+
+    A worker may have died since, or joined: its task would never end, and the next client would read everything again.
+    """
+    for task in map(core.state.tasks.__getitem__, list(iteration.tasks)):
+        if not task.ended:
+            core.record(r.TaskEnded(task_id=task.task_id))
+    finish_if_tasks_ended(core, job, iteration)
 
 
 def release_client(
@@ -174,18 +192,18 @@ def confirm_end(core: Context, request: EndRequest) -> bool:
         return cached_iterations.trainer_ended(core, client, request.ended)
     iteration = core.state.iteration(client.job, client.iteration)
     if iteration.finished:
-        _mark_finished_for(core, client, request)
+        _note_empty_reader(core, client, request)
         return True
     left = [task for task in map(core.state.tasks.__getitem__, iteration.tasks) if not task.ended]
     if not iteration.tasks:
         return False  # the workers left; workers that join later produce the rest
     if not _has_read(left, request) or not _can_end_for(core, client, iteration, left, request):
         return False
-    _mark_finished_for(core, client, request)
+    _note_empty_reader(core, client, request)
     if iteration.clients == [client.client_id]:
-        for task in left:
-            core.record(r.TaskEnded(task_id=task.task_id))
-        finish_if_tasks_ended(core, client.job, iteration)
+        _end_all_tasks(core, client.job, iteration)
+    else:  # recorded, as the dispatcher may be restarted before the last client leaves and thereby ends the iteration
+        core.record(r.ClientFinished(client_id=client.client_id, holdings=_consumed_holdings(request)))
     return True
 
 
@@ -209,14 +227,23 @@ def _can_end_for(
         return True
     received = {task.task_id: task.received for task in request.ended}
     unsure = [task for task in tasks if not _worker_confirms_end(core, task, client, received[task.task_id])]
-    core.instruct(*(e.RequestReport(worker=worker) for worker in {task.worker for task in unsure}))
+    core.instruct(*(e.RequestReport(worker=worker) for worker in dict.fromkeys(task.worker for task in unsure)))
     return not unsure
 
 
-def _mark_finished_for(core: Context, client: Client, request: EndRequest) -> None:
-    core.transient.finished_clients.add(client.client_id)
+def _note_empty_reader(core: Context, client: Client, request: EndRequest) -> None:
+    """Note a client that reached the end of its iteration without having received an element."""
     if request.final_report is not None and not request.final_report.elements:
         core.transient.clients_without_elements.setdefault((client.job, client.iteration), set()).add(client.client_id)
+
+
+def _consumed_holdings(request: EndRequest) -> tuple[TaskHolding, ...] | None:
+    """What a client has consumed, if that is all that it received; else None."""
+    if request.final_report is None:
+        return None
+    consumed = {holding.task_id: holding.received for holding in request.final_report.holdings}
+    has_all = all(consumed.get(task.task_id, 0) >= task.received for task in request.ended)
+    return request.final_report.holdings if has_all else None
 
 
 def had_single_client(core: Context, client: Client) -> bool:
@@ -297,6 +324,18 @@ def end_task(core: Context, task_id: str) -> None:
         return  # other trainers may still join; `cached_iterations` decides when the iteration is over
     core.record(r.TaskEnded(task_id=task_id))
     finish_if_tasks_ended(core, task.job, core.state.iteration(task.job, task.iteration))
+    if core.state.workers[task.worker].draining:
+        drop_ended_task(core, task)
+
+
+def drop_ended_task(core: Context, task: Task) -> None:
+    """Drop an ended task of a draining worker, which may leave before the iteration is finished.
+
+    The rest of the iteration may take hours, or wait for a worker that joins only when this one has left. In the other
+    modes the ended task shows that its worker's part need not be produced again.
+    """
+    if core.state.jobs[task.job].mode == "DYNAMIC" and not core.state.iteration(task.job, task.iteration).finished:
+        drop_task_early(core, task)
 
 
 def _awaits_trainer(core: Context, task: Task) -> bool:
@@ -317,15 +356,18 @@ def drop_task_early(core: Context, task: Task) -> None:
 def finish_if_tasks_ended(core: Context, job: str, iteration: Iteration) -> None:
     """Finish an iteration whose tasks have all ended.
 
-    An iteration without tasks is finished too if its last shard was given up.
+    An iteration without tasks is finished too if its last shard was dropped, or a task that is gone had asked for
+    splits after the last one.
     """
-    if iteration.finished or not (iteration.tasks or ENDED in iteration.shards):
+    if iteration.finished or not (iteration.tasks or ENDED in iteration.shards or iteration.splits_exhausted):
         return
     if all(core.state.tasks[task].ended for task in iteration.tasks):
         core.record(r.IterationFinished(job=job, iteration=iteration.number))
         missing = shards.without_worker(core, iteration)
         if missing:
-            text = f"pass {iteration.number} of job {job!r} ended without shard {', '.join(missing)}: no worker came"
+            text = (
+                f"pass {iteration.number + 1} of job {job!r} ended without shard {', '.join(missing)}: no worker came"
+            )
             core.instruct(e.Announce(level="warning", text=text))
         cached_iterations.announce_end(core, job, iteration)
         core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
@@ -421,15 +463,11 @@ def _get_or_create_job(core: Context, request: JoinRequest) -> Job:
             name=name,
             anonymous=not request.job_name,
             dataset_id=request.dataset_id,
-            mode=request.mode,
-            cached=request.cached,
-            compression=request.compression,
-            target_workers=request.target_workers,
-            num_consumers=request.num_consumers,
+            **shared(JobParameters, request),
         )
     )
     if request.job_name:  # an anonymous job is created for each iteration of a plain loop: not worth an request
-        core.instruct(e.Announce(level="info", text=f"job {name!r} was created ({request.mode})"))
+        core.instruct(e.Announce(level="info", text=f"job {name!r} was created ({format_mode(request.mode)})"))
     return core.state.jobs[name]
 
 

@@ -17,6 +17,7 @@ from dsnb.dispatcher.handlers import (
 )
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
+from dsnb.wire.field_groups import WorkerIdentity, shared
 from dsnb.wire.messages import ClientReport, Loss, TaskHolding, TaskReport, WorkerReport
 
 JOBS_KEPT = 100
@@ -70,13 +71,15 @@ def _reconnect(core: Context, worker: Worker, report: WorkerReport) -> None:
     # Releases that were in transfer may be lost: forget their numbers. `worker_reported` sends them again.
     core.transient.sent_releases.pop(report.uid, None)
     core.transient.confirmed_releases.pop(report.uid, None)
-    reported = {task.task_id: task for task in report.tasks}
+    reported = {(task.task_id, task.incarnation): task for task in report.tasks}
     for task in core.state.tasks_of(report.uid):
-        if task.task_id not in reported:
+        # A report of an earlier incarnation says nothing about the splits of this one, which has yet to begin.
+        known = reported.get((task.task_id, task.incarnation))
+        if known is None:
             core.instruct(e.StartTask(worker=report.uid, task_id=task.task_id))
         else:  # the job may have been paused or resumed while the worker was disconnected
             core.instruct(e.UpdateTask(worker=report.uid, task_id=task.task_id))
-            for grant in reported[task.task_id].grants:
+            for grant in known.grants:
                 splits.restore_grant(core, task, grant)
 
 
@@ -134,12 +137,13 @@ def worker_reported(core: Context, report: WorkerReport) -> None:
             _update_progress(core, task, progress)
     # The worker still serves clients that left while it was disconnected: release them, so that others get their
     # elements.
-    served = frozenset(client_id for task in report.tasks for client_id in task.clients)
-    for client_id in served - core.state.clients.keys():
-        jobs.release_client(core, report.uid, client_id, died=True)
+    served = dict.fromkeys(client_id for task in report.tasks for client_id in task.clients)
+    for client_id in served:
+        if client_id not in core.state.clients:
+            jobs.release_client(core, report.uid, client_id, died=True)
     for task_report in report.tasks:
-        if task_report.partial:
-            cached_iterations.close_iteration(core, task_report.task_id)
+        if task_report.closing:
+            cached_iterations.close_on_request(core, report.uid, task_report)
     for task_id in report.ended:
         task = core.state.tasks.get(task_id)
         if task is not None and task.worker == report.uid:  # otherwise the task has been reassigned
@@ -187,7 +191,9 @@ def worker_drains(core: Context, event: e.WorkerDrains) -> None:
     if worker is not None and not worker.draining:
         core.record(r.WorkerDraining(uid=event.uid))
         for task in core.state.tasks_of(event.uid):
-            if _never_began(core, task):
+            if task.ended:
+                jobs.drop_ended_task(core, task)
+            elif _never_began(core, task):
                 jobs.drop_task_early(core, task)  # clients need not wait for the end of an empty task
 
 
@@ -202,7 +208,7 @@ def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
 
 def _never_began(core: Context, task: Task) -> bool:
     iteration = core.state.iteration(task.job, task.iteration)
-    return bool(iteration.providers) and not task.ended and not task.splits_given and iteration.rounds is None
+    return bool(iteration.providers) and not task.splits_given and iteration.rounds is None
 
 
 def _dynamic(core: Context, task: Task) -> bool:
@@ -221,11 +227,7 @@ def _add_worker(core: Context, report: WorkerReport, before: Worker | None) -> W
     name = before.name if before else report.name or f"w{core.next_number('worker')}"
     core.record(
         r.WorkerJoined(
-            uid=report.uid,
-            name=name,
-            address=report.address,
-            isolation=report.isolation,
-            pid=report.pid,
+            **{**shared(WorkerIdentity, report), "name": name},
             static_index=index,
         )
     )
@@ -345,8 +347,8 @@ def remove_client(core: Context, client_id: str, holdings: tuple[TaskHolding, ..
     core.transient.iterations_unread_since[job.name, iteration.number] = core.now
     if iteration.orphaned and not iteration.finished:
         text = (
-            f"the last reader of pass {iteration.number} of job {job.name!r} was lost: what it had not consumed waits "
-            f"for another reader for {_job_gc_timeout_s(core):g} seconds"
+            f"the last reader of pass {iteration.number + 1} of job {job.name!r} was lost: what it had not consumed "
+            f"waits for another reader for {_job_gc_timeout_s(core):g} seconds"
         )
         core.instruct(e.Announce(level="warning", text=text))
     if not job.clients:

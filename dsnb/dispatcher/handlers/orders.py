@@ -6,6 +6,7 @@ from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.handlers.positions import entropy_of, start_position_of
 from dsnb.dispatcher.state import Iteration, Task
+from dsnb.errors import NotFoundError
 from dsnb.wire.messages import ClientUpdate, TaskInfo, TaskOrder
 from dsnb.wire.schedule import RoundsUpdate
 
@@ -32,6 +33,21 @@ def task_order(core: Context, task: Task) -> TaskOrder:
         num_consumers=job.num_consumers,
         definition=core.state.datasets[job.dataset_id].definition,
     )
+
+
+def requested_task_order(core: Context, task_id: str) -> TaskOrder:
+    """The order of a task that a worker asks for, because a client reads a task that the worker does not have.
+
+    Raises:
+        NotFoundError: the task has ended, or no worker has it at present. A worker that began it now would begin
+            without the position that the task gets when it is assigned, and keep it.
+    """
+    task = core.state.tasks.get(task_id)
+    if task is None:
+        raise NotFoundError(f"the task {task_id} is unknown", did="it may have ended")
+    if task.unassignment is not None:
+        raise NotFoundError(f"the task {task_id} is not assigned to a worker", did="it was not started")
+    return task_order(core, task)
 
 
 def task_infos(core: Context, job: str, iteration: int) -> tuple[TaskInfo, ...]:

@@ -102,8 +102,8 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
     there = job.iterations.get(request.iteration) if job is not None else None
     if there is not None and there.clients:
         raise FailedPreconditionError(
-            f"pass {request.iteration} of job {request.job_name!r} is being read by {len(there.clients)} client(s)",
-            did="it goes on where it is",
+            f"pass {request.iteration + 1} of job {request.job_name!r} is being read by {len(there.clients)} client(s)",
+            did="it continues from its present position",
             hint="close their iterators first, or resume under another job_name",
         )
     if at_beginning(position):

@@ -131,7 +131,7 @@ def _consumed_unknown_to_worker(core: Context, client_id: str, holding: TaskHold
 
     The worker gave them to other clients.
     """
-    if holding.held:  # the task was given up: no other client got its elements
+    if holding.held:  # the task was dropped: no other client got its elements
         return 0
     known = core.transient.known_consumption(client_id, holding.task_id)
     # Without the worker's report, the client's own count, which is too low if its last messages did not arrive.
@@ -141,7 +141,7 @@ def _consumed_unknown_to_worker(core: Context, client_id: str, holding: TaskHold
 def count_undelivered(
     core: Context, job_name: str, iteration: Iteration, trainer_id: str, holdings: tuple[TaskHolding, ...]
 ) -> None:
-    """Count elements that a client held of tasks that were given up: no other client gets them."""
+    """Count elements that a client held of dropped tasks: no other client gets them."""
     job = core.state.jobs[job_name]
     lost = sum(max(0, part.end - part.first) for h in holdings if h.task_id not in core.state.tasks for part in h.held)
     if not lost:
@@ -159,9 +159,8 @@ def count_undelivered(
 
 def announce_repeated(core: Context, job: str, elements: int) -> None:
     """Announce how many elements were consumed twice."""
-    text = (
-        f"job {job!r}: {plural(elements, 'element')} reached two readers; one of them came back after it was given up"
-    )
+    told = plural(elements, "element")
+    text = f"job {job!r}: {told} reached two readers; one of them came back after it was counted as lost"
     core.instruct(e.Announce(level="warning", text=text))
 
 
@@ -255,7 +254,7 @@ def _assign(core: Context, task: Task, worker: Worker, trainers: list[TrainerPos
     assert before is not None
     begin = _takeover_position(core, task, trainers)
     if begin.first_index:
-        _close_iteration(core, task)  # at once: a trainer may join before the new worker reports `partial`
+        _close_iteration(core, task)  # at once: the new worker begins without the first elements
     core.transient.holdings.pop(task.task_id, None)
     core.record(r.TaskAssigned(task_id=task.task_id, worker=worker.uid, start_position=begin))
     core.instruct(

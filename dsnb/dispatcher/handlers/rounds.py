@@ -237,7 +237,7 @@ def waits_for(core: Context, job: Job, iteration: Iteration) -> str:
     if len(lacking) < len(states):
         return _describe_consumers(core, states, lacking)
     known = core.state.tasks.get(task)
-    worker = core.state.workers[known.worker].name if known else "a worker that is gone"
+    worker = core.state.worker_name(known) if known else "a worker that is gone"
     return f"worker {worker}, whose pipeline has not produced round {wanted:,} yet"
 
 

@@ -6,7 +6,7 @@ once for all readers (`pool`). A reader has one Unix socket to the worker for ea
 `client` the reader's). The socket carries the descriptor of the memory when the task is opened, notices of frames,
 credit, and releases of slabs. It is closed when the reader dies, however that happens; the worker then releases
 everything that the reader held. Small frame slices are sent over the socket itself, and so is every slice for which
-there is no slab: that is slower, but nobody has to wait.
+there is no slab: that is slower, but no reader has to wait.
 
 The slabs serve as the reader's buffer, so no thread is needed to fill another one: the thread that waits for an element
 polls the sockets (`wire.poller`) and handles all notices that have arrived.

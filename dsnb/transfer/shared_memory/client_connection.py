@@ -86,16 +86,18 @@ class ClientConnection:
                 self._unsent.extend(self._awaiting_proof)
                 self._awaiting_proof = None
                 self._flush()
+        self._send_releases()
 
     def send(self, *messages: bytes) -> None:
         """Send messages and pending releases. Never blocks: if the socket is full, the rest follows with the next."""
         with self._lock:
             if self._awaiting_proof is not None:
                 self._awaiting_proof.extend(messages)
-                return
-            self._unsent.extend(messages)
-            self._flush()
-        self._send_releases()  # views may have died meanwhile whose callbacks found the lock taken
+            else:
+                self._unsent.extend(messages)
+                self._flush()
+        # Meanwhile views may have died, or the read may have ended, and found the lock taken.
+        self._send_releases()
 
     def _flush(self) -> None:
         self._unsent.extend(self._release_messages())

@@ -231,10 +231,10 @@ class PrivateMapping:
 
     def discard_private_pages(self, at: int, nbytes: int) -> None:
         """Discard this process's private copies of pages, so that it sees what the worker writes there next."""
-        if self._has_private_pages(at, nbytes):
+        if self.has_private_pages(at, nbytes):
             self._map.madvise(mmap.MADV_DONTNEED, at, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
 
-    def _has_private_pages(self, at: int, nbytes: int) -> bool:
+    def has_private_pages(self, at: int, nbytes: int) -> bool:
         """Whether a part of the memory has private copies of pages; True if the system hides that."""
         if self._pagemap_fd < 0:
             return True

@@ -286,6 +286,20 @@ class SharedMemoryServer:
         else:  # it disconnected before `_open` set `admitted`, so `_remove_connection` could not release it
             self._release_admission(reader)
 
+    @property
+    def pool(self) -> Pool | None:
+        """The memory of the readers; None as long as no reader has needed it."""
+        return self._pool
+
+    def debug_state(self) -> dict[str, int]:
+        """The number of connections, and the bytes of memory that are reserved and used."""
+        pool = self._pool
+        return {
+            "connections": len(self._connections),
+            "reserved_bytes": pool.memory.reserved if pool is not None else 0,
+            "used_bytes": pool.used_bytes if pool is not None else 0,
+        }
+
     def _get_pool(self, reader: ServerConnection) -> Pool | None:
         """The pool, created for the first reader; None if there is none and the reader has been sent a refusal."""
         with self._pool_lock:

@@ -19,7 +19,7 @@ class SplitProvider(_message.Message):
     def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
-    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason")
+    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "libraries")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class DatasetInfo(_message.Message):
     NO_FILE_SHARDING_REASON_FIELD_NUMBER: _ClassVar[int]
     HAS_SHARD_HINT_FIELD_NUMBER: _ClassVar[int]
     INEXACT_REASON_FIELD_NUMBER: _ClassVar[int]
+    LIBRARIES_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     blobs: _containers.RepeatedScalarFieldContainer[str]
     element_spec: str
@@ -44,7 +45,8 @@ class DatasetInfo(_message.Message):
     no_file_sharding_reason: str
     has_shard_hint: bool
     inexact_reason: str
-    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ...) -> None: ...
+    libraries: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("dataset_id", "definition", "nbytes", "info")
@@ -301,7 +303,7 @@ class JoinReply(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class ClientReport(_message.Message):
-    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings")
+    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -314,6 +316,7 @@ class ClientReport(_message.Message):
     DECODE_NS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
+    CONVERT_NS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     elements: int
     wait_ns: int
@@ -326,7 +329,8 @@ class ClientReport(_message.Message):
     decode_ns: int
     consumer: ConsumerReport
     holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
-    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
+    convert_ns: int
+    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ..., convert_ns: _Optional[int] = ...) -> None: ...
 
 class ConsumerReport(_message.Message):
     __slots__ = ("round", "begun", "halt", "held")
@@ -373,7 +377,7 @@ class RoundsUpdate(_message.Message):
     def __init__(self, halt: _Optional[int] = ..., schedules: _Optional[_Iterable[_Union[RoundSchedule, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class ClientUpdate(_message.Message):
-    __slots__ = ("tasks", "finished", "losses", "report_seq", "has_state", "cancelled_by", "rounds", "paused", "skipping")
+    __slots__ = ("tasks", "finished", "losses", "report_seq", "has_state", "cancelled_by", "rounds", "paused", "skipping", "evicted_by")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
@@ -383,6 +387,7 @@ class ClientUpdate(_message.Message):
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     SKIPPING_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_BY_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskInfo]
     finished: bool
     losses: _containers.RepeatedCompositeFieldContainer[Loss]
@@ -392,7 +397,8 @@ class ClientUpdate(_message.Message):
     rounds: RoundsUpdate
     paused: bool
     skipping: bool
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., report_seq: _Optional[int] = ..., has_state: bool = ..., cancelled_by: _Optional[str] = ..., rounds: _Optional[_Union[RoundsUpdate, _Mapping]] = ..., paused: bool = ..., skipping: bool = ...) -> None: ...
+    evicted_by: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., report_seq: _Optional[int] = ..., has_state: bool = ..., cancelled_by: _Optional[str] = ..., rounds: _Optional[_Union[RoundsUpdate, _Mapping]] = ..., paused: bool = ..., skipping: bool = ..., evicted_by: _Optional[str] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("task_id", "worker", "splits", "reason", "elements", "trainer_id", "restarts")
@@ -455,16 +461,20 @@ class ForgetRequest(_message.Message):
     def __init__(self, job_name: _Optional[str] = ..., dataset_id: _Optional[str] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("action", "name", "requested_by", "workers")
+    __slots__ = ("action", "name", "requested_by", "workers", "minimum", "maximum")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
     action: str
     name: str
     requested_by: str
     workers: int
-    def __init__(self, action: _Optional[str] = ..., name: _Optional[str] = ..., requested_by: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
+    minimum: int
+    maximum: int
+    def __init__(self, action: _Optional[str] = ..., name: _Optional[str] = ..., requested_by: _Optional[str] = ..., workers: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class ControlReply(_message.Message):
     __slots__ = ("state",)
@@ -595,7 +605,7 @@ class LostReader(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., consumed: _Optional[int] = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "partial", "compression", "links", "resume_position", "exhausted", "missing_elements", "incarnation", "repeated", "lost_readers")
+    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "closing", "compression", "links", "resume_position", "exhausted", "missing_elements", "incarnation", "repeated", "lost_readers")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -613,7 +623,7 @@ class TaskReport(_message.Message):
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     SPILL_BYTES_FIELD_NUMBER: _ClassVar[int]
-    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    CLOSING_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     RESUME_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -639,7 +649,7 @@ class TaskReport(_message.Message):
     clients: _containers.RepeatedScalarFieldContainer[str]
     grants: _containers.RepeatedCompositeFieldContainer[SplitGrant]
     spill_bytes: int
-    partial: bool
+    closing: bool
     compression: str
     links: _containers.RepeatedCompositeFieldContainer[LinkReport]
     resume_position: ResumePosition
@@ -648,10 +658,10 @@ class TaskReport(_message.Message):
     incarnation: int
     repeated: int
     lost_readers: _containers.RepeatedCompositeFieldContainer[LostReader]
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., partial: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume_position: _Optional[_Union[ResumePosition, _Mapping]] = ..., exhausted: bool = ..., missing_elements: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_readers: _Optional[_Iterable[_Union[LostReader, _Mapping]]] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., closing: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume_position: _Optional[_Union[ResumePosition, _Mapping]] = ..., exhausted: bool = ..., missing_elements: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_readers: _Optional[_Iterable[_Union[LostReader, _Mapping]]] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "last_release")
+    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "last_release", "host", "host_id", "python", "notices", "host_use")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -671,6 +681,11 @@ class WorkerReport(_message.Message):
     CPUS_FIELD_NUMBER: _ClassVar[int]
     IDLE_NS_FIELD_NUMBER: _ClassVar[int]
     LAST_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
+    HOST_USE_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     address: str
@@ -690,7 +705,34 @@ class WorkerReport(_message.Message):
     cpus: int
     idle_ns: int
     last_release: int
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., last_release: _Optional[int] = ...) -> None: ...
+    host: str
+    host_id: str
+    python: str
+    notices: _containers.RepeatedScalarFieldContainer[str]
+    host_use: HostUse
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., last_release: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ..., python: _Optional[str] = ..., notices: _Optional[_Iterable[str]] = ..., host_use: _Optional[_Union[HostUse, _Mapping]] = ...) -> None: ...
+
+class GpuStatus(_message.Message):
+    __slots__ = ("name", "busy_percent", "memory_used_bytes", "memory_total_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BUSY_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    busy_percent: int
+    memory_used_bytes: int
+    memory_total_bytes: int
+    def __init__(self, name: _Optional[str] = ..., busy_percent: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ...) -> None: ...
+
+class HostUse(_message.Message):
+    __slots__ = ("memory_used_bytes", "memory_total_bytes", "gpus")
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    memory_used_bytes: int
+    memory_total_bytes: int
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuStatus]
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuStatus, _Mapping]]] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
     __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "num_providers", "num_shards", "shard", "entropy", "endless", "paused", "position", "num_consumers", "definition")
@@ -729,7 +771,7 @@ class TaskOrder(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., num_providers: _Optional[int] = ..., num_shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., definition: _Optional[str] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
-    __slots__ = ("name", "start", "drop", "report_seq", "welcome", "evict_trainers", "instance", "drain", "releases")
+    __slots__ = ("name", "start", "drop", "report_seq", "welcome", "evict_trainers", "instance", "drain", "releases", "closed")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
@@ -739,6 +781,7 @@ class WorkerOrder(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
     drop: _containers.RepeatedScalarFieldContainer[str]
@@ -748,7 +791,26 @@ class WorkerOrder(_message.Message):
     instance: str
     drain: bool
     releases: _containers.RepeatedCompositeFieldContainer[ClientRelease]
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., report_seq: _Optional[int] = ..., welcome: bool = ..., evict_trainers: _Optional[_Iterable[_Union[TrainerEviction, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ...) -> None: ...
+    closed: _containers.RepeatedCompositeFieldContainer[ClosedIteration]
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., report_seq: _Optional[int] = ..., welcome: bool = ..., evict_trainers: _Optional[_Iterable[_Union[TrainerEviction, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[ClosedIteration, _Mapping]]] = ...) -> None: ...
+
+class ClosedIteration(_message.Message):
+    __slots__ = ("task_id", "incarnation", "clients")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    incarnation: int
+    clients: _containers.RepeatedCompositeFieldContainer[JoinedClient]
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., clients: _Optional[_Iterable[_Union[JoinedClient, _Mapping]]] = ...) -> None: ...
+
+class JoinedClient(_message.Message):
+    __slots__ = ("client_id", "trainer_id")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    trainer_id: str
+    def __init__(self, client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ...) -> None: ...
 
 class ClientRelease(_message.Message):
     __slots__ = ("client_id", "number", "died", "holdings")
@@ -771,18 +833,58 @@ class TrainerEviction(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., trainer_id: _Optional[str] = ...) -> None: ...
 
 class EvictTrainerRequest(_message.Message):
-    __slots__ = ("job_name", "trainer_id")
+    __slots__ = ("job_name", "trainer_id", "requested_by")
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     job_name: str
     trainer_id: str
-    def __init__(self, job_name: _Optional[str] = ..., trainer_id: _Optional[str] = ...) -> None: ...
+    requested_by: str
+    def __init__(self, job_name: _Optional[str] = ..., trainer_id: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class TaskRequest(_message.Message):
     __slots__ = ("task_id",)
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class PeekRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class PeekReply(_message.Message):
+    __slots__ = ("elements",)
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    elements: _containers.RepeatedCompositeFieldContainer[ElementPreview]
+    def __init__(self, elements: _Optional[_Iterable[_Union[ElementPreview, _Mapping]]] = ...) -> None: ...
+
+class ElementPreview(_message.Message):
+    __slots__ = ("index", "leaves", "more_leaves", "error")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    MORE_LEAVES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    leaves: _containers.RepeatedCompositeFieldContainer[LeafPreview]
+    more_leaves: int
+    error: str
+    def __init__(self, index: _Optional[int] = ..., leaves: _Optional[_Iterable[_Union[LeafPreview, _Mapping]]] = ..., more_leaves: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class LeafPreview(_message.Message):
+    __slots__ = ("path", "shape", "dtype", "values", "thumbnail")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    THUMBNAIL_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    shape: str
+    dtype: str
+    values: str
+    thumbnail: bytes
+    def __init__(self, path: _Optional[str] = ..., shape: _Optional[str] = ..., dtype: _Optional[str] = ..., values: _Optional[str] = ..., thumbnail: _Optional[bytes] = ...) -> None: ...
 
 class SplitsRequest(_message.Message):
     __slots__ = ("task_id", "provider", "repetition", "cursor", "want", "incarnation")
@@ -831,7 +933,7 @@ class CursorStatus(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ..., in_flight_ns: _Optional[int] = ...) -> None: ...
 
 class TrainerStatus(_message.Message):
-    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "cursors", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "decode_ns")
+    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "cursors", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "decode_ns", "convert_ns", "evicted_by")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -848,6 +950,8 @@ class TrainerStatus(_message.Message):
     RATE_FIELD_NUMBER: _ClassVar[int]
     EVICTION_IN_S_FIELD_NUMBER: _ClassVar[int]
     DECODE_NS_FIELD_NUMBER: _ClassVar[int]
+    CONVERT_NS_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_BY_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
     elements: int
@@ -864,7 +968,9 @@ class TrainerStatus(_message.Message):
     rate: float
     eviction_in_s: float
     decode_ns: int
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CursorStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., decode_ns: _Optional[int] = ...) -> None: ...
+    convert_ns: int
+    evicted_by: str
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CursorStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., decode_ns: _Optional[int] = ..., convert_ns: _Optional[int] = ..., evicted_by: _Optional[str] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "spill_bytes", "compression")
@@ -979,7 +1085,7 @@ class RoundsStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerStatus, _Mapping]]] = ..., halted: bool = ..., dropped: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links")
+    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1001,6 +1107,9 @@ class JobStatus(_message.Message):
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     anonymous: bool
     dataset_id: str
@@ -1022,10 +1131,13 @@ class JobStatus(_message.Message):
     grants: _containers.RepeatedCompositeFieldContainer[GrantStatus]
     rounds: RoundsStatus
     links: _containers.RepeatedCompositeFieldContainer[LinkReport]
-    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ...) -> None: ...
+    compression: str
+    target_workers: str
+    num_consumers: int
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns")
+    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "host", "host_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -1050,6 +1162,8 @@ class WorkerStatus(_message.Message):
     CPU_NS_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     IDLE_NS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     uid: str
     address: str
@@ -1074,7 +1188,23 @@ class WorkerStatus(_message.Message):
     cpu_ns: int
     cpus: int
     idle_ns: int
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., stderr: _Optional[_Iterable[str]] = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ...) -> None: ...
+    host: str
+    host_id: str
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., stderr: _Optional[_Iterable[str]] = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ...) -> None: ...
+
+class HostStatus(_message.Message):
+    __slots__ = ("memory_used_bytes", "memory_total_bytes", "gpus", "name", "host_id")
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    memory_used_bytes: int
+    memory_total_bytes: int
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuStatus]
+    name: str
+    host_id: str
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuStatus, _Mapping]]] = ..., name: _Optional[str] = ..., host_id: _Optional[str] = ...) -> None: ...
 
 class EventStatus(_message.Message):
     __slots__ = ("time", "level", "text")
@@ -1098,8 +1228,20 @@ class OlderJobs(_message.Message):
     lost_splits: int
     def __init__(self, jobs: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ...) -> None: ...
 
+class AutoscaleStatus(_message.Message):
+    __slots__ = ("minimum", "maximum", "wanted", "reason")
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    maximum: int
+    wanted: int
+    reason: str
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., wanted: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Snapshot(_message.Message):
-    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events", "scalable", "older")
+    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events", "scalable", "older", "network", "autoscale", "hosts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
@@ -1111,6 +1253,9 @@ class Snapshot(_message.Message):
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
     OLDER_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    AUTOSCALE_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     seq: int
     time: float
@@ -1122,4 +1267,7 @@ class Snapshot(_message.Message):
     events: _containers.RepeatedCompositeFieldContainer[EventStatus]
     scalable: bool
     older: OlderJobs
-    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ..., scalable: bool = ..., older: _Optional[_Union[OlderJobs, _Mapping]] = ...) -> None: ...
+    network: str
+    autoscale: AutoscaleStatus
+    hosts: _containers.RepeatedCompositeFieldContainer[HostStatus]
+    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ..., scalable: bool = ..., older: _Optional[_Union[OlderJobs, _Mapping]] = ..., network: _Optional[str] = ..., autoscale: _Optional[_Union[AutoscaleStatus, _Mapping]] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ...) -> None: ...

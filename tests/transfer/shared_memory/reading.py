@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,14 +35,14 @@ class Door:
 
     def __init__(self, size: int = SIZE, limit: int = 10) -> None:
         self.worker = Worker()
-        self.uid = f"test-{next(_uids)}"
+        self.uid = f"test-{os.getpid()}-{next(_uids)}"
         self.service = SharedMemoryServer(self.worker, Guard(TOKEN, self.uid), size, Admission(limit))
         self.service.start(self.uid)
 
     @property
     def pool(self) -> Pool:
-        assert self.service._pool is not None
-        return self.service._pool
+        assert self.service.pool is not None
+        return self.service.pool
 
     def used(self, nbytes: int, why: str = "") -> None:
         """Wait until slabs take so many bytes."""

@@ -127,11 +127,11 @@ def test_only_pages_that_were_written_to_are_dropped(memory: SharedMemory, monke
     mapping = PrivateMapping(memory.descriptor, SIZE)
     root = mapping.base_array(0, 4 * PAGE)
     assert root.sum() > 0
-    assert not mapping._has_private_pages(0, 4 * PAGE)
+    assert not mapping.has_private_pages(0, 4 * PAGE)
     overwrite_memory(root[3 * PAGE : 3 * PAGE + 1])
-    assert [mapping._has_private_pages(page * PAGE, PAGE) for page in range(4)] == [False, False, False, True]
+    assert [mapping.has_private_pages(page * PAGE, PAGE) for page in range(4)] == [False, False, False, True]
     monkeypatch.setattr(module, "_open_pagemap", lambda: -1)  # a system that hides it
-    assert PrivateMapping(memory.descriptor, SIZE)._has_private_pages(0, PAGE)
+    assert PrivateMapping(memory.descriptor, SIZE).has_private_pages(0, PAGE)
 
 
 def test_a_host_that_is_short_refuses_instead_of_killing_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,7 +246,7 @@ def test_who_has_not_the_token_is_refused_and_shown_no_memory() -> None:
         assert isinstance(reader.error(), SharedMemoryRefused)
         assert "the token is wrong" in str(reader.error())
         assert there.worker.openings == []
-        assert there.service._pool is None
+        assert there.service.pool is None
 
 
 class Stranger:

@@ -1,0 +1,69 @@
+"""`Autoscaling`: a thread that gives the autoscaler a snapshot every two seconds and carries out its decisions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from dsnb.dispatcher.autoscaler import INTERVAL_S, Autoscaler, Decision
+from dsnb.dispatcher.worker_pool import WorkerPool
+from dsnb.errors import DsnbError
+from dsnb.monitor.snapshot import AutoscaleStatus
+
+if TYPE_CHECKING:
+    from dsnb.dispatcher.service import Dispatcher
+
+_JOIN_S = 5.0
+
+
+class Autoscaling:
+    """Chooses the number of workers of one service until it is stopped.
+
+    Args:
+        dispatcher: The service; its snapshots are used, and the decisions become its events.
+        pool: Starts and stops the workers.
+        minimum: The least number of workers.
+        maximum: The greatest number of workers.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, pool: WorkerPool, minimum: int, maximum: int) -> None:
+        self._dispatcher = dispatcher
+        self._pool = pool
+        self._autoscaler = Autoscaler(minimum, maximum)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dsnb-autoscaling", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> AutoscaleStatus:
+        """The limits, what the jobs need, and the last decision."""
+        auto = self._autoscaler
+        return AutoscaleStatus(minimum=auto.minimum, maximum=auto.maximum, wanted=auto.wanted, reason=auto.reason)
+
+    def stop(self) -> None:
+        """Make no further decisions. Workers that a decision is starting are still started."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(INTERVAL_S):
+            try:
+                decision = self._autoscaler.decide(
+                    time.monotonic(),
+                    self._dispatcher.status(),
+                    size=self._pool.size,
+                    capacity=self._pool.capacity(),
+                )
+                if decision is not None and not self._stopped.is_set():
+                    self._carry_out(decision)
+            except DsnbError as error:  # a worker could not be started, or the engine is gone: decided again later
+                self._dispatcher.announce(f"autoscaling failed: {error.what}", "warning")
+            except Exception as bug:  # noqa: BLE001 - a bug of dsnb must not end autoscaling without a word
+                self._dispatcher.report_bug(bug, "autoscaling")
+
+    def _carry_out(self, decision: Decision) -> None:
+        self._dispatcher.announce(decision.text, "info")
+        if decision.workers is not None:
+            self._pool.scale(decision.workers)

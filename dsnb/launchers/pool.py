@@ -1,0 +1,180 @@
+"""`LaunchedPool`: the workers that a launcher starts one by one, and the replacement of those that die."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dsnb.dispatcher.server import DispatchServer
+from dsnb.errors import DsnbError
+from dsnb.launchers.launcher import LaunchedWorker, Launcher
+from dsnb.launchers.restart_budget import RestartBudget
+from dsnb.worker.config import WorkerConfig
+
+_DRAIN_WAIT_S = 5.0
+_READY_TIMEOUT_S = 60.0
+_MAX_RESTARTS = 5
+_RESTART_WINDOW_S = 60.0
+
+
+class LaunchedPool:
+    """The workers of one service.
+
+    Args:
+        launcher: Starts them.
+        dispatcher: Gets to know when a worker dies, and the events.
+        config: The settings of each worker, except its name.
+    """
+
+    def __init__(self, launcher: Launcher, dispatcher: DispatchServer, config: WorkerConfig) -> None:
+        self._launcher = launcher
+        self._dispatcher = dispatcher
+        self._config = config
+        self._workers: list[LaunchedWorker] = []
+        self._leaving: list[LaunchedWorker] = []
+        self._lock = threading.RLock()
+        self._scale_lock = threading.RLock()
+        self._stopped = threading.Event()
+        self._restart_budget = RestartBudget(_MAX_RESTARTS, _RESTART_WINDOW_S)
+
+    @property
+    def size(self) -> int:
+        """The number of workers, without those that are leaving."""
+        return len(self._workers)
+
+    def capacity(self) -> int | None:
+        """How many more workers could be placed now; None if the launcher does not know."""
+        return self._launcher.capacity()
+
+    def scale(self, count: int) -> str:
+        """Start or stop workers until there are `count`. A leaving worker finishes its splits first.
+
+        Returns:
+            How many of the new workers wait for resources, as a sentence; empty if all run.
+        """
+        with self._scale_lock:
+            started = self._start_workers(count - self.size)
+            with self._lock:
+                if self._stopped.is_set():  # stop() ran in another thread meanwhile; it did not see `started`
+                    self._stop_workers(started)
+                    return ""
+                self._workers += started
+                leaving = self._workers[count:]
+                del self._workers[count:]
+                self._leaving += leaving
+            if leaving:
+                drain_thread = threading.Thread(
+                    target=self._drain_and_stop, args=(leaving,), name="dsnb-drain", daemon=True
+                )
+                drain_thread.start()
+                # The calling thread may itself be the client that these workers wait for: do not wait for ever.
+                drain_thread.join(_DRAIN_WAIT_S)
+            return self._report_unplaced(started)
+
+    def stop(self) -> None:
+        """Stop all workers, also those that are leaving. A second call does nothing."""
+        with self._lock:
+            self._stopped.set()
+            workers = [*self._workers, *self._leaving]
+            self._workers.clear()
+        self._stop_workers(workers)
+        self._launcher.close()
+
+    def stderr_of(self, uid: str) -> tuple[str, ...]:
+        """The last lines of standard error of the worker with that uid; empty if they are not collected."""
+        with self._lock:
+            workers = list(self._workers)
+        return next((worker.stderr for worker in workers if worker.uid == uid), ())
+
+    def release_worker(self, uid: str, *, at_once: bool) -> None:
+        """Remove a worker. It first finishes its splits, unless `at_once`. Unknown uids are ignored."""
+        with self._lock:
+            leaving = [worker for worker in self._workers if worker.uid == uid]
+            self._workers = [worker for worker in self._workers if worker.uid != uid]
+            self._leaving += leaving
+        if leaving:
+            stop = self._stop_and_remove if at_once else self._drain_and_stop
+            threading.Thread(target=stop, args=(leaving,), name="dsnb-drain", daemon=True).start()
+
+    # ---- start and stop
+
+    def _start_workers(self, count: int) -> list[LaunchedWorker]:
+        """Start `count` workers and wait until all serve or wait for resources; on an error, stop them again."""
+        started: list[LaunchedWorker] = []
+        try:
+            while len(started) < count:  # append one at a time, so that the error path stops those already started
+                started.append(self._launcher.launch(self._config, self._handle_death))
+            for worker in started:
+                worker.wait_ready(_READY_TIMEOUT_S)
+        except BaseException:
+            self._stop_workers(started)
+            raise
+        return started
+
+    def _report_unplaced(self, started: Sequence[LaunchedWorker]) -> str:
+        waiting = [worker for worker in started if not worker.placed]
+        if not waiting:
+            return ""
+        text = self._launcher.unplaced_text(waiting, len(started))
+        self._dispatcher.announce(text, level="warning")
+        return text
+
+    def _drain_and_stop(self, workers: Sequence[LaunchedWorker]) -> None:
+        """Wait until the workers have delivered what they hold, however long clients take; then stop them."""
+        for worker in workers:
+            worker.drain()
+        while not self._stopped.is_set() and not all(worker.idle for worker in workers):
+            time.sleep(0.02)
+        self._stop_and_remove(workers)
+
+    def _stop_and_remove(self, workers: Sequence[LaunchedWorker]) -> None:
+        self._stop_workers(workers)
+        with self._lock:
+            self._leaving = [worker for worker in self._leaving if worker not in workers]
+
+    def _stop_workers(self, workers: Sequence[LaunchedWorker]) -> None:
+        """Stop workers. They share one deadline, for user code that does not return."""
+        for worker in workers:
+            worker.ask_to_stop()
+        deadline = time.monotonic() + self._launcher.stop_timeout_s
+        for worker in workers:
+            worker.stop(max(0.0, deadline - time.monotonic()))
+
+    # ---- deaths
+
+    def _handle_death(self, worker: LaunchedWorker) -> None:
+        """Report a dead worker to the dispatcher, and start a replacement if the restart budget allows it."""
+        if self._stopped.is_set():
+            return
+        self._dispatcher.worker_died(worker.uid, worker.exit_reason())
+        # Under the lock, so that stop() either finds the replacement in `_workers` or prevents it.
+        with self._lock:
+            if self._stopped.is_set() or worker not in self._workers:
+                return
+            index = self._workers.index(worker)
+            replaced = self._restart_budget.try_spend(time.monotonic())
+            try:
+                self._workers[index : index + 1] = self._replacement(worker) if replaced else []
+            except DsnbError as error:  # the engine is gone, for example
+                del self._workers[index]
+                self._dispatcher.announce(f"worker {worker.name} is not replaced: {error.what}", level="warning")
+                return
+        self._announce_replacement(worker.name or "that had just begun", replaced=replaced)
+
+    def _replacement(self, worker: LaunchedWorker) -> list[LaunchedWorker]:
+        # The replacement keeps the dead worker's name: clients treat it as that worker, restarted.
+        # A worker that died before it reported its name has none.
+        return [self._launcher.launch(replace(self._config, name=worker.name or None), self._handle_death)]
+
+    def _announce_replacement(self, name: str, *, replaced: bool) -> None:
+        limit, seconds = self._restart_budget.limit, self._restart_budget.window_s
+        if replaced:
+            self._dispatcher.announce(f"worker {name} is being replaced ({self._restart_budget.recent} of {limit})")
+        else:
+            self._dispatcher.announce(
+                f"worker {name} is not replaced: {limit} workers died within {seconds:g} s, so the cause is probably "
+                f"in the pipeline or the machine; svc.scale(n) starts new workers",
+                level="warning",
+            )

@@ -1,0 +1,104 @@
+"""Fields that several messages, records and snapshots have: declared once here, inherited by the messages.
+
+`shared` copies a group of fields from one object to another, so that a field that is added to a group reaches all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """What all readers of a job must agree on.
+
+    Attributes:
+        mode: The name of a `ShardingPolicy`, such as "DYNAMIC".
+        cached: Whether its readers share elements through the cross-trainer cache.
+        compression: The argument `compression` of `distribute`.
+        target_workers: The argument `target_workers` of `distribute`.
+        num_consumers: The number of consumers of a coordinated read; 0 for other reads.
+    """
+
+    mode: str = ""
+    cached: bool = False
+    compression: str = ""
+    target_workers: str = ""
+    num_consumers: int = 0
+
+
+class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process a worker is.
+
+    Attributes:
+        name: "w0", "w1" and so on, in the order in which workers join.
+        uid: Its unique id.
+        address: Where clients reach it, as "host:port".
+        isolation: "thread" (in the process that started the service) or "process".
+        pid: The id of its process.
+    """
+
+    name: str = ""
+    uid: str = ""
+    address: str = ""
+    isolation: str = ""
+    pid: int = 0
+
+
+class LogProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a task's log of elements is.
+
+    Attributes:
+        head: Number of elements produced so far, which is the index of the next one.
+        tail: Index of the first element that is still in memory.
+        evicted: Elements that were evicted to make room.
+    """
+
+    head: int = 0
+    tail: int = 0
+    evicted: int = 0
+
+
+class TaskProgress(LogProgress, frozen=True, kw_only=True):
+    """How far a task is, and what it keeps.
+
+    Attributes:
+        window_bytes: Bytes of the elements in memory.
+        capacity_bytes: Maximum bytes of the elements in memory.
+        errors: Elements that were replaced by an error.
+        spill_bytes: Bytes on disk, for trainers that fall behind with `on_lag="spill"`.
+        compression: The codec for readers that use gRPC, and why it was chosen; empty while there are none.
+    """
+
+    window_bytes: int = 0
+    capacity_bytes: int = 0
+    errors: int = 0
+    spill_bytes: int = 0
+    compression: str = ""
+
+
+class CacheCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cross-trainer cache did for a trainer.
+
+    Attributes:
+        hits: Elements that were in the cache already because another trainer had requested them first.
+        misses: Elements that were produced for this trainer.
+        skipped: Elements that were evicted from the window before this trainer read them.
+        spilled: Elements sent to it that came from a worker's disk.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    skipped: int = 0
+    spilled: int = 0
+
+
+def shared(group: type[msgspec.Struct], source: Any) -> dict[str, Any]:
+    """The fields of a group as keyword arguments, taken from an object that has attributes of the same names.
+
+    Example:
+        >>> shared(LogProgress, TaskProgress(head=5, errors=1))
+        {'head': 5, 'tail': 0, 'evicted': 0}
+    """
+    return {name: getattr(source, name) for name in group.__struct_fields__}

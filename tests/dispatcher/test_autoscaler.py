@@ -1,0 +1,304 @@
+"""The autoscaler with simulated services: how fast it finds the right number, and when it changes nothing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+
+import pytest
+
+from dsnb.dispatcher.autoscaler import INTERVAL_S, Autoscaler
+from dsnb.monitor.snapshot import CursorStatus, JobStatus, Snapshot, TaskStatus, TrainerStatus, WorkerStatus
+from dsnb.wire.link import LinkReport
+from dsnb.wire.stage_report import StageReport
+
+STEP_S = 0.1
+SEEDS = range(5)
+
+
+@dataclass
+class SimulatedService:
+    """A trainer and workers as flows: each worker makes `worker_rate` elements a second, the trainer takes `pace`.
+
+    Args:
+        pace: Elements per second that the trainer consumes if it never waits; 0 if nobody reads.
+        worker_rate: Elements per second of one worker that never waits.
+        cores: Processors; None if workers wait for something else and hardly use any.
+        link_rate: The most elements per second that the network carries.
+        noise: How much the trainer's pace varies from step to step, as a share.
+        join_s: How long a new worker takes to join.
+    """
+
+    pace: float = 100.0
+    worker_rate: float = 50.0
+    cores: int | None = None
+    link_rate: float = float("inf")
+    noise: float = 0.1
+    join_s: float = 2.0
+    seed: int = 0
+    cached: bool = False
+    now: float = 0.0
+    size: int = 1
+    running: int = 1
+    consumed: float = 0.0
+    wait_s: float = 0.0
+    busy_s: float = 0.0
+    idle_s: float = 1_000.0
+    in_flight_s: float = 0.0
+    worker_seconds: float = 0.0
+    joining: list[float] = field(default_factory=list)
+    sizes: list[tuple[float, int]] = field(default_factory=list)
+    rates: list[tuple[float, float, float]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._heads: list[float] = [0.0] * 64
+
+    # ---- the flows
+
+    def step(self) -> None:
+        self.now += STEP_S
+        self.running += sum(at <= self.now for at in self.joining)
+        self.joining = [at for at in self.joining if at > self.now]
+        usable = self.running if self.cores is None else min(self.running, self.cores)
+        supply = min(usable * self.worker_rate, self.link_rate)
+        pace = self.pace * self._random.uniform(1 - self.noise, 1 + self.noise)
+        taken = min(supply, pace)
+        self.consumed += taken * STEP_S
+        for worker in range(self.running):
+            self._heads[worker] += taken / self.running * STEP_S
+        self.wait_s += (1 - taken / pace) * STEP_S if pace else 0.0
+        # Where processors limit them, all workers are busy; where the network does, they wait.
+        self.busy_s += taken / (usable * self.worker_rate) * self.running * STEP_S if usable else 0.0
+        if self.link_rate <= supply < pace:
+            self.in_flight_s += STEP_S
+        if self.cores is not None:
+            self.idle_s += (self.cores - taken / self.worker_rate) * STEP_S
+        else:
+            self.idle_s += 2 * STEP_S
+        self.worker_seconds += self.running * STEP_S
+        self.rates.append((self.now, taken, min(self.best() * self.worker_rate, pace)))
+
+    def scale(self, count: int) -> None:
+        if count < self.size:  # those that leave do so at once: what they hold is delivered by others meanwhile
+            starting = len(self.joining)
+            self.joining = self.joining[: max(0, count - self.running)]
+            self.running -= max(0, self.size - count - (starting - len(self.joining)))
+        else:
+            self.joining += [self.now + self.join_s] * (count - self.size)
+        self.size = count
+        self.sizes.append((self.now, count))
+
+    # ---- as the dispatcher shows it
+
+    def snapshot(self) -> Snapshot:
+        clock = int((100 + self.now) * 1e9)
+        cpu_s = self.busy_s if self.cores is not None else 0.01 * self.busy_s
+        workers = tuple(
+            WorkerStatus(
+                name=f"w{number}",
+                uid=f"u{number}",
+                address="127.0.0.1:5050",
+                state="running",
+                isolation="process",
+                pid=number,
+                tasks=1,
+                clock_ns=clock,
+                cpu_ns=int((1 + cpu_s / max(1, self.running)) * 1e9),
+                cpus=self.cores or 2,
+                idle_ns=int(self.idle_s * 1e9),
+                sent_elements=1_000,
+                sent_bytes=100_000_000,
+            )
+            for number in range(self.running)
+        )
+        return Snapshot(
+            version=1,
+            seq=1,
+            time=1_000.0 + self.now,
+            service="s",
+            target="grpc://127.0.0.1:1",
+            started=1.0,
+            workers=workers,
+            jobs=(self._job(),) if self.pace else (),
+        )
+
+    def _job(self) -> JobStatus:
+        trainer = TrainerStatus(
+            trainer_id="t",
+            clients=1,
+            elements=int(self.consumed),
+            wait_ns=int(self.wait_s * 1e9),
+            active_ns=int(self.now * 1e9),
+            cursors=(
+                CursorStatus(task_id="t0", worker="w0", offset=0, lag=0, in_flight_ns=int(self.in_flight_s * 1e9)),
+            ),
+        )
+        return JobStatus(
+            name="train",
+            anonymous=False,
+            dataset_id="d",
+            pipeline="range | map(f)",
+            mode="DYNAMIC",
+            cached=self.cached,
+            iteration=0,
+            state="running",
+            clients=1,
+            produced=int(self.consumed),
+            consumed=int(self.consumed),
+            tasks=tuple(
+                TaskStatus(
+                    task_id=f"t{n}",
+                    worker=f"w{n}",
+                    iteration=0,
+                    incarnation=1,
+                    state="running",
+                    head=int(self._heads[n]),
+                )
+                for n in range(self.running)
+            ),
+            trainers=(trainer,),
+            stages=(StageReport(name="map(f)", elements=int(self.consumed), busy_ns=int(self.busy_s * 1e9)),),
+            links=(LinkReport(client_id="c", trainer_id="t", task_id="t0", transfer="grpc"),),
+        )
+
+    # ---- driven by an autoscaler
+
+    def run(self, autoscaler: Autoscaler, seconds: float, places: int | None = None) -> None:
+        """Let time pass; a launcher has so many places for workers in all, or shares this host's processors."""
+        until = self.now + seconds
+        next_look = self.now
+        while self.now < until:
+            self.step()
+            if self.now >= next_look:
+                next_look += INTERVAL_S
+                capacity = None if places is None else places - self.size
+                decision = autoscaler.decide(self.now, self.snapshot(), size=self.size, capacity=capacity)
+                if decision is not None:
+                    self.said.append(decision.text)
+                    if decision.workers is not None:
+                        self.scale(decision.workers)
+
+    def best(self) -> int:
+        """The least number of workers with which the trainer does not wait."""
+        return ceil(self.pace / self.worker_rate)
+
+    def adapted_after(self, began: float) -> float:
+        """Seconds from `began` until the trainer got 90 % of what the best number of workers gives."""
+        window = round(2.0 / STEP_S)
+        late = [(taken, ideal) for at, taken, ideal in self.rates if at > began]
+        slow = [
+            n
+            for n in range(len(late) - window)
+            if sum(taken for taken, _ in late[n : n + window]) < 0.9 * sum(ideal for _, ideal in late[n : n + window])
+        ]
+        return (slow[-1] + 1) * STEP_S if slow else 0.0
+
+    def share_of_best(self, began: float) -> float:
+        """What the trainer has got since `began`, as a share of what the best number of workers gives."""
+        late = [(taken, ideal) for at, taken, ideal in self.rates if at > began]
+        return sum(taken for taken, _ in late) / sum(ideal for _, ideal in late)
+
+
+def reversals(service: SimulatedService, since: float) -> int:
+    """How often the number of workers changed its direction."""
+    sizes = [size for at, size in service.sizes if at > since]
+    directions = [after > before for before, after in pairwise(sizes)]
+    return sum(one != other for one, other in pairwise(directions))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("need", [1.0, 1.9, 2.0])
+def test_a_trainer_that_changes_its_pace_twice_gets_the_workers_it_needs(seed: int, need: float) -> None:
+    service, autoscaler = SimulatedService(pace=50.0 * need, seed=seed), Autoscaler(1, 32)
+    oracle = 0.0
+    for pace in (50.0 * need, 200.0 * need, 50.0 * need):
+        service.pace, began = pace, service.now
+        service.run(autoscaler, 200.0)
+        assert service.adapted_after(began) < 30.0, (pace, service.said)
+        oracle += 200.0 * service.best()
+    assert service.worker_seconds <= 1.25 * oracle, service.said
+    assert service.size == service.best()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("need", [1.0, 2.5, 4.05, 6.2, 9.0])
+def test_ten_steady_minutes_have_fewer_than_two_reversals(seed: int, need: float) -> None:
+    service, autoscaler = SimulatedService(pace=50.0 * need, seed=seed, noise=0.3), Autoscaler(1, 32)
+    service.run(autoscaler, 60.0)
+    service.run(autoscaler, 600.0)
+    assert reversals(service, since=60.0) < 2, service.said
+    assert service.share_of_best(60.0) > 0.9, service.said
+    assert service.size in (service.best(), service.best() - 1)
+
+
+def test_workers_that_wait_may_outnumber_the_processors() -> None:
+    service = SimulatedService(pace=500.0, cores=None)
+    service.run(Autoscaler(1, 32), 90.0)
+    assert service.size == 10
+
+
+def test_workers_that_compute_do_not_outnumber_the_idle_processors() -> None:
+    service = SimulatedService(pace=500.0, cores=4)
+    service.run(Autoscaler(1, 32), 120.0)
+    assert service.size == 4
+    assert any("autoscaling adds no workers, because" in text for text in service.said), service.said
+
+
+def test_a_launcher_s_room_elsewhere_counts_instead_of_this_host_s_processors() -> None:
+    service = SimulatedService(pace=500.0, cores=2)
+    service.run(Autoscaler(1, 32), 60.0, places=4)
+    assert service.size == 4
+    full = SimulatedService(pace=500.0)
+    full.run(Autoscaler(1, 32), 60.0, places=1)
+    assert full.size == 1
+    assert any("the launcher has no room for more" in text for text in full.said)
+
+
+def test_a_job_that_the_network_limits_gets_no_workers_and_the_reason_is_said_once() -> None:
+    service = SimulatedService(pace=500.0, link_rate=100.0, size=4, running=4)
+    service.run(Autoscaler(1, 32), 300.0)
+    assert max(size for _, size in [(0, 4), *service.sizes]) == 4
+    told = [text for text in service.said if "would not help" in text]
+    assert len(told) == 1
+    assert "the network connection carries" in told[0]
+
+
+def test_workers_without_effect_leave_again_and_are_not_tried_again_soon() -> None:
+    service, autoscaler = SimulatedService(pace=200.0), Autoscaler(1, 32)
+    service.link_rate = 50.0  # a limit that no verdict sees: nothing is in flight
+    service.in_flight_s = 0.0
+    service.run(autoscaler, 400.0)
+    assert sum(after > before for before, after in pairwise([1, *(size for _, size in service.sizes)])) <= 1
+    assert service.size == 1
+
+
+def test_the_limits_hold_and_a_service_that_nobody_reads_shrinks_to_the_minimum() -> None:
+    service, autoscaler = SimulatedService(pace=5_000.0), Autoscaler(2, 6)
+    service.run(autoscaler, 60.0)
+    assert service.size == 6
+    assert any("6 is the maximum" in text for text in service.said), service.said
+    service.pace = 0.0
+    service.run(autoscaler, 200.0)
+    assert service.size == 2
+    assert max(size for _, size in service.sizes) == 6
+
+
+def test_nothing_happens_in_the_first_seconds_of_a_job_or_while_it_is_paused() -> None:
+    service, autoscaler = SimulatedService(pace=400.0), Autoscaler(1, 32)
+    service.run(autoscaler, 9.0)
+    assert service.size == 1
+    service.run(autoscaler, 20.0)
+    assert service.size > 1
+
+
+def test_each_decision_has_its_numbers() -> None:
+    service = SimulatedService(pace=200.0, noise=0.0)
+    service.run(Autoscaler(1, 32), 30.0)
+    assert service.said[0] == (
+        "autoscaling from 1 to 4 workers: the readers of job 'train' wait 75 % of their time; they could consume "
+        "200/s, and one worker makes 50/s"
+    )
