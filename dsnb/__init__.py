@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsnb import cache as cache
     from dsnb import errors as errors
+    from dsnb import launchers as launchers
     from dsnb import testing as testing
     from dsnb.client.distribute import distribute as distribute
     from dsnb.client.distribute import from_dataset_id as from_dataset_id
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     from dsnb.notebook.service import DataService as DataService
     from dsnb.notebook.start import start as start
     from dsnb.pipeline.dataset import Dataset as Dataset
+    from dsnb.pipeline.file_datasets import ParquetDataset as ParquetDataset
     from dsnb.pipeline.file_datasets import TextLineDataset as TextLineDataset
     from dsnb.pipeline.file_datasets import TFRecordDataset as TFRecordDataset
+    from dsnb.pipeline.file_datasets import WebDataset as WebDataset
     from dsnb.pipeline.operation import INFINITE_CARDINALITY as INFINITE_CARDINALITY
     from dsnb.pipeline.operation import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
     from dsnb.pipeline.operations.shard import SHARD_HINT as SHARD_HINT
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The module of each public name. tests/test_exports.py checks that this, the imports above and `__all__` agree.
+# The module of each public name. tests/test_exports.py checks that this and the imports above agree.
 _HOMES = {
     "AUTOTUNE": "dsnb.pipeline.validate",
     "INFINITE_CARDINALITY": "dsnb.pipeline.operation",
@@ -64,11 +67,13 @@ _HOMES = {
     "DispatchServer": "dsnb.dispatcher.server",
     "DispatcherConfig": "dsnb.dispatcher.config",
     "Options": "dsnb.pipeline.operations.with_options",
+    "ParquetDataset": "dsnb.pipeline.file_datasets",
     "ShardingPolicy": "dsnb.client.options",
     "TFRecordDataset": "dsnb.pipeline.file_datasets",
     "TFRecordWriter": "dsnb.pipeline.tfrecord.writer",
     "TensorSpec": "dsnb.elements.spec",
     "TextLineDataset": "dsnb.pipeline.file_datasets",
+    "WebDataset": "dsnb.pipeline.file_datasets",
     "WorkerConfig": "dsnb.worker.config",
     "WorkerServer": "dsnb.worker.server",
     "cache": "dsnb.cache",
@@ -76,6 +81,7 @@ _HOMES = {
     "distribute": "dsnb.client.distribute",
     "errors": "dsnb.errors",
     "from_dataset_id": "dsnb.client.distribute",
+    "launchers": "dsnb.launchers",
     "parse_example": "dsnb.pipeline.tfrecord.example",
     "progress": "dsnb.notebook.progress",
     "register_dataset": "dsnb.client.distribute",

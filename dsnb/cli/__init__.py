@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import dsnb
-from dsnb.cli import cache, dashboard, demo, dispatcher, doctor, jobs, report, status, top, worker
+from dsnb.cli import cache, certificate, dashboard, demo, dispatcher, doctor, jobs, report, status, top, worker
 from dsnb.errors import DsnbError, InvalidArgumentError
 
 DESCRIPTION = "A data service for machine-learning input pipelines that begins in a notebook cell."
@@ -79,6 +79,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsnb {dsnb.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, dispatcher, worker, dashboard, status, top, report, jobs, cache, doctor):
+    for module in (demo, dispatcher, worker, dashboard, status, top, report, jobs, cache, certificate, doctor):
         module.add_to(commands)
     return parser

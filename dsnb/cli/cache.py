@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from dsnb.cache.recordings.locations import without_password
+    from dsnb.storage.urls import without_password
 
     found = _entries(args)
     if args.as_json:
@@ -100,7 +100,7 @@ def _verify(args: argparse.Namespace) -> int:
 def _summary(checked: int, damaged: int) -> str:
     recordings = f"{checked} recording{'' if checked == 1 else 's'}"
     if damaged:
-        return f"{damaged} of {recordings} are damaged: nothing damaged is served; the next run records it anew"
+        return f"{damaged} of {recordings} are damaged: damaged chunks are not read; the next run records them again"
     return f"{recordings}: all as they were written"
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import webbrowser
 from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_service, token_of
 from dsnb.cli.signals import stop_event, wait_until_stopped
+from dsnb.dashboard.browser import open_in_browser
 from dsnb.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
@@ -82,8 +81,8 @@ def serve(server: DashboardServer, args: argparse.Namespace) -> int:
         stop = at_end.enter_context(stop_event())
         print(json.dumps({"url": server.url}) if args.as_json else f"dashboard at {server.url}; Ctrl-C stops it")
         sys.stdout.flush()
-        if args.open and has_display():
-            webbrowser.open(server.url)
+        if args.open:
+            open_in_browser(server.url)
         wait_until_stopped(stop, server.wait)
     return 0
 
@@ -101,8 +100,3 @@ def require_panel() -> None:
             did="nothing was started",
             hint="pip install 'dsnb[notebook]'",
         )
-
-
-def has_display() -> bool:
-    """Whether a browser window can open. Without a display, a text browser might take over the terminal."""
-    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dsnb.cli.options import Commands
 
 EXAMPLES = """\
-  dsnb demo                        with the dashboard; its address is the first line printed
+  dsnb demo                        opens the dashboard; its address is the first line printed
   dsnb demo --record run.db        and then `dsnb report run.db run.html`, or `dsnb dashboard --replay run.db`
   dsnb demo --no-dashboard --json  the figures alone, for a script"""
 

@@ -28,12 +28,33 @@ EXAMPLES = """\
   dsnb dispatcher --port 5050 --name digits          then `dsnb.connect("digits")` in a notebook
   dsnb dispatcher --port 5050 --work-dir digits      killed and started again, it carries on
   dsnb dispatcher --record run.db                    what the dashboard shows is kept, to be played again
-  dsnb dispatcher --token-file token                 the file is made; take it to where workers are"""
+  dsnb dispatcher --metrics-port 9464                metrics for Prometheus at http://127.0.0.1:9464/metrics
+  dsnb dispatcher --host auto --join-file digits.join
+                                                     for other machines, with TLS; copy the file there, and run
+                                                     `dsnb worker --join digits.join`"""
 
 
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "dispatcher", run, DESCRIPTION, EXAMPLES)
-    add_address(parser)
+    add_address(
+        parser,
+        "127.0.0.1",
+        "the address to listen on (default: %(default)s, for this machine only); `auto`: the one that other machines "
+        "reach, with TLS",
+    )
+    parser.add_argument(
+        "--dispatcher-address",
+        metavar="ADDRESS",
+        help="the address at which other machines reach it, if it is not the one it listens on, as in `host:%%port%%`",
+    )
+    parser.add_argument(
+        "--no-tls", action="store_true", help="do not encrypt, on a network that you trust; `dsnb status` warns of it"
+    )
+    parser.add_argument(
+        "--join-file",
+        metavar="FILE",
+        help="write a file with which workers on other machines join (`dsnb worker --join`)",
+    )
     parser.add_argument("--name", help="what `dsnb.connect` and the other commands call it (default: a free name)")
     parser.add_argument(
         "--work-dir",
@@ -55,17 +76,36 @@ def add_to(commands: Commands) -> None:
         help="how long a consumer of a coordinated read waits for a round before an error names the missing consumers "
         "(default: 2 minutes)",
     )
-    parser.add_argument(
-        "--record",
-        metavar="FILE",
-        help="keep what the dashboard shows in this file, for `dsnb report` and `dsnb dashboard --replay`",
-    )
+    add_monitoring(parser)
     add_token_file(
         parser,
         "the file that holds the token that callers must show; made with a new token if it is not there "
         "(default: the variable DSNB_TOKEN, else a new token that your own processes on this machine find)",
     )
-    add_json(parser, "print the line as JSON, with `target` and `token_file`")
+    add_json(parser, "print the line as JSON, with `target`, `token_file` and `metrics_url`")
+
+
+def add_monitoring(parser: argparse.ArgumentParser) -> None:
+    """Add the options for recordings and metrics."""
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="keep what the dashboard shows in this file, for `dsnb report` and `dsnb dashboard --replay`",
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve metrics in the text format of Prometheus at http://127.0.0.1:PORT/metrics, to any user of this "
+        "machine; 0 chooses a free port, which is printed (default: no metrics)",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="the address to serve the metrics on (default: %(default)s, for this machine only). They are plain text "
+        "without a token: names of jobs, trainers and workers, and numbers; never elements",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,6 +119,8 @@ def run(args: argparse.Namespace) -> int:
         config = DispatcherConfig(
             port=args.port,
             host=args.host,
+            dispatcher_address=args.dispatcher_address,
+            tls=False if args.no_tls else None,
             name=name,
             token=token,
             work_dir=args.work_dir,
@@ -100,13 +142,31 @@ def serve(config: DispatcherConfig, args: argparse.Namespace) -> None:
         DispatchServer(config) as server,
         drain_and_stop_events() as (drain, stop),
         published(server),
+        join_file_written(args.join_file, server),
         recording(args, server),
+        serving_metrics(args, server) as metrics_url,
     ):
         if args.as_json:
-            print(json.dumps({"target": server.target, "token_file": args.token_file}), flush=True)
+            found = {"target": server.target, "token_file": args.token_file, "metrics_url": metrics_url}
+            print(json.dumps(found), flush=True)
         else:
-            print(f"dispatcher ready at {server.target}; Ctrl-C stops it", flush=True)
+            metrics = f"; metrics at {metrics_url}" if metrics_url else ""
+            print(f"dispatcher ready at {server.target}{metrics}; Ctrl-C stops it", flush=True)
         wait_until_stopped(stop, server.join, drain, lambda: stop_when_idle(server))
+
+
+@contextmanager
+def join_file_written(path: str | None, server: DispatchServer) -> Iterator[None]:
+    """Write the service's join file if `--join-file` is given.
+
+    Raises:
+        NotFoundError: the file cannot be written.
+    """
+    if path is not None:
+        from dsnb.wire.join_file import write_join_file
+
+        write_join_file(path, server.join_file)
+    yield
 
 
 @contextmanager
@@ -119,6 +179,24 @@ def recording(args: argparse.Namespace, server: DispatchServer) -> Iterator[None
         return
     with RunWriter(args.record, server.target, server.token):
         yield
+
+
+@contextmanager
+def serving_metrics(args: argparse.Namespace, server: DispatchServer) -> Iterator[str | None]:
+    """Serve the service's metrics if `--metrics-port` is given; yields their address, or None.
+
+    Raises:
+        InvalidArgumentError: the port is not between 0 and 65535, or the host is no address of this machine.
+        AlreadyExistsError: the port is taken.
+        FailedPreconditionError: the system does not allow to listen on the port.
+    """
+    if args.metrics_port is None:
+        yield None
+        return
+    from dsnb.monitor.metrics_server import MetricsServer
+
+    with MetricsServer(server.reported_status, args.metrics_port, host=args.metrics_host) as metrics:
+        yield metrics.url
 
 
 @contextmanager
@@ -147,7 +225,13 @@ def published(server: DispatchServer) -> Iterator[None]:
     from dsnb.wire.discovery import publish, retract
 
     config = server.config
-    connection = publish(config.name, server.target, server.token, lasting=config.work_dir is not None)
+    connection = publish(
+        config.name,
+        server.target,
+        server.token,
+        lasting=config.work_dir is not None,
+        certificate=server.certificate,
+    )
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsnb.cli.options import add_command, add_json, add_service, add_token_file, token_of
-from dsnb.cli.status_text import older_jobs_lines
+from dsnb.monitor.status_text import older_jobs_lines
 from dsnb.monitor.tables import job_table, text_table, worker_table
 
 if TYPE_CHECKING:

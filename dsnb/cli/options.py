@@ -59,10 +59,22 @@ def add_json(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument("--json", action="store_true", dest="as_json", help=meaning)
 
 
-def add_address(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the address that a server listens on."""
-    parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: a free port)")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+def add_address(parser: argparse.ArgumentParser, host: str, meaning: str) -> None:
+    """Add the options for the address that a server listens on; `meaning` is the help for its host."""
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=0,
+        help="the port to listen on, or a range as in 5100-5200, whose first free port is taken (default: a free port)",
+    )
+    parser.add_argument("--host", default=host, help=meaning)
+
+
+def _port(text: str) -> int | str:
+    try:
+        return text if "-" in text.lstrip("-") else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number and no range of ports") from None
 
 
 def token_of(args: argparse.Namespace) -> str | None:

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dsnb.cli.options import add_command, add_json, add_token_file, token_of
+from dsnb.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -16,19 +17,22 @@ DESCRIPTION = """\
 Write one page about a run: verdicts, throughput, trainers, splits, workers, events.
 
 The page needs no network. It is made of a file that --record or svc.record() kept, of which it tells the whole; or of a
-running service, which it watches for two seconds."""
+running service, which it watches for two seconds. Of two kept files it makes a page that shows both runs side by side:
+verdicts, rates, waits and operations, with the differences."""
 EXAMPLES = """\
   dsnb report run.db run.html    of a run that was kept
   dsnb report digits run.html    of the running service called `digits`
+  dsnb report a.db b.db ab.html  two runs that were kept, side by side
   dsnb report run.html           of the only service of yours on this machine"""
 
 
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "report", run, DESCRIPTION, EXAMPLES)
     parser.add_argument(
-        "source",
-        nargs="?",
-        help="a recorded run, or a service by its name or address (default: the only one that runs here)",
+        "sources",
+        nargs="*",
+        metavar="source",
+        help="a recorded run, two of them, or a service by its name or address (default: the only one that runs here)",
     )
     parser.add_argument("page", help="the file to write, as in run.html")
     add_token_file(parser)
@@ -44,9 +48,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace) -> str:
     from dsnb.notebook.connect import connect
-    from dsnb.notebook.reporting import read_recorded_run, write_report
+    from dsnb.notebook.reporting import read_recorded_run, write_comparison, write_report
 
-    if args.source is not None and (args.source.endswith(".db") or os.path.isfile(args.source)):
-        return write_report(args.page, read_recorded_run(args.source))
-    with connect(args.source, token_of(args)) as service:
+    if len(args.sources) > 2:
+        raise InvalidArgumentError(
+            f"a page is about one run or two, not {len(args.sources)}",
+            did="no report was written",
+            hint="dsnb report a.db b.db ab.html",
+        )
+    if len(args.sources) == 2:
+        return write_comparison(args.page, *args.sources)
+    source = args.sources[0] if args.sources else None
+    if source is not None and (source.endswith(".db") or os.path.isfile(source)):
+        return write_report(args.page, read_recorded_run(source))
+    with connect(source, token_of(args)) as service:
         return service.report(args.page)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsnb.cli.options import add_command, add_json, add_service, token_of
-from dsnb.cli.status_text import status_text
 from dsnb.errors import DsnbError
+from dsnb.monitor.status_text import status_text
 from dsnb.monitor.tables import Table, text_table
 
 if TYPE_CHECKING:

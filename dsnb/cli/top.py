@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from dsnb.arguments import seconds
 from dsnb.cli.options import add_command, add_json, add_service, token_of
-from dsnb.cli.status_text import split_lines
+from dsnb.monitor.status_text import split_lines
 
 if TYPE_CHECKING:
     from dsnb.cli.options import Commands
@@ -29,17 +29,24 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Show what limits a running service, live: verdicts, jobs, trainers, workers.
 
-q or Ctrl-C ends it. Where the output is no terminal it is printed once, as text."""
+q or Ctrl-C ends it; arrow keys and space scroll. Where the output is no terminal it is printed once, as text."""
 EXAMPLES = """\
   dsnb top                       of the only service of yours on this machine
   dsnb top digits --interval 5   of the one called `digits`, every five seconds
   dsnb top --json                once, with the verdicts, for a script"""
 
+_MAX_SNAPSHOTS = 600
+"""Snapshots that are kept: the verdict on a job that ended is about its last seconds."""
 RATE_SPAN_S = 3.0
 """The period over which rates are computed, in seconds; shorter until that much time has passed."""
 _FIRST_INTERVAL_S = 1.2
+_QUIT_KEYS = (b"q", b"\x03")
+_SCROLL_KEYS = {b"\x1b[a": -1, b"k": -1, b"\x1b[b": 1, b"j": 1}
+"""The keys that scroll, in lower case, with the lines that they scroll by: arrows, and those of `less`."""
+_PAGE_KEYS = {b"\x1b[5~": -1, b"b": -1, b"\x1b[6~": 1, b" ": 1, b"f": 1}
+"""The keys that scroll by pages."""
 _TRAINER_COLUMNS = ("trainer", "rate", "wait", "own_loop", "lag", "skipped", "lost", "position")
-_WORKER_COLUMNS = ("worker", "state", "busy", "rate", "sent_rate", "cache_bytes", "rss_bytes", "address")
+_WORKER_COLUMNS = ("worker", "host", "state", "busy", "rate", "sent_rate", "cache_bytes", "rss_bytes", "address")
 
 
 def add_to(commands: Commands) -> None:
@@ -59,38 +66,72 @@ def run(args: argparse.Namespace) -> int:
         if not live:
             before = service.status()
             time.sleep(_FIRST_INTERVAL_S)
-            _print_once(args, before, service.status())
+            _print_once(args, [before, service.status()])
             return 0
         with _terminal():
-            snapshots = [service.status()]
-            while not _quit_pressed(max(0.2, args.interval) if len(snapshots) > 1 else _FIRST_INTERVAL_S):
-                snapshots.append(service.status())
-                while len(snapshots) > 2 and snapshots[-1].time - snapshots[1].time >= RATE_SPAN_S:
-                    del snapshots[0]
-                _draw(screen_lines(snapshots[0], snapshots[-1], shutil.get_terminal_size().columns))
+            _show_live(service.status, max(0.2, args.interval))
     return 0
 
 
-def _print_once(args: argparse.Namespace, before: Snapshot, after: Snapshot) -> None:
-    from dsnb.monitor.verdict import verdicts
+def _show_live(status: Callable[[], Snapshot], interval_s: float) -> None:
+    """Draw the service again and again, and when a key was pressed, until q or Ctrl-C."""
+    snapshots, top, due = [status()], 0, time.monotonic() + _FIRST_INTERVAL_S
+    while not (key := _pressed_key(max(0.0, due - time.monotonic()))).startswith(_QUIT_KEYS):
+        if time.monotonic() >= due:
+            due = time.monotonic() + interval_s
+            snapshots.append(status())
+            del snapshots[:-_MAX_SNAPSHOTS]
+        size = shutil.get_terminal_size()
+        lines = screen_lines(snapshots, size.columns)
+        top = scrolled(top, key, len(lines), size.lines - 1)
+        _draw(lines[top : top + size.lines - 1], _footer(top, len(lines), size.lines - 1))
+
+
+def scrolled(top: int, key: bytes, lines: int, rows: int) -> int:
+    """The first line to show after a key.
+
+    Args:
+        top: The first line shown before.
+        key: The key, as the terminal sends it; empty for none.
+        lines: How many lines there are.
+        rows: How many of them fit.
+    """
+    return max(0, min(top + _SCROLL_KEYS.get(key, 0) + _PAGE_KEYS.get(key, 0) * max(1, rows - 1), lines - rows))
+
+
+def _footer(top: int, lines: int, rows: int) -> str:
+    return "q ends" if lines <= rows else f"q ends; arrows and space scroll: lines {top + 1} to {top + rows} of {lines}"
+
+
+def _print_once(args: argparse.Namespace, snapshots: Sequence[Snapshot]) -> None:
+    from dsnb.monitor.verdict import latest_verdicts
 
     if args.as_json:
-        print(json.dumps(msgspec.to_builtins({**asdict(after), "verdicts": verdicts(before, after)}), indent=2))
+        found = {**asdict(snapshots[-1]), "verdicts": latest_verdicts(snapshots)}
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
-        print("\n".join(screen_lines(before, after, 120)))
+        print("\n".join(screen_lines(snapshots, 120)))
 
 
-def screen_lines(before: Snapshot, after: Snapshot, width: int) -> list[str]:
-    """The whole screen as lines of text, cut to the terminal's width."""
+def screen_lines(snapshots: Sequence[Snapshot], width: int) -> list[str]:
+    """The whole screen as lines of text, cut to the terminal's width.
+
+    Args:
+        snapshots: What was seen of the service, the oldest first; at least one.
+        width: The terminal's width in characters.
+    """
     from dsnb.monitor.formatting import LEVEL_SIGNS, format_duration
     from dsnb.monitor.rates import rates
-    from dsnb.monitor.verdict import verdicts
+    from dsnb.monitor.tables import running_first
+    from dsnb.monitor.verdict import latest_verdicts
 
+    after = snapshots[-1]
+    before = next(one for one in snapshots if one is after or one.time >= after.time - RATE_SPAN_S)
     between = rates(before, after)
     lines = [f"{after.service} at {after.target}, up {format_duration(after.time - after.started)}", ""]
-    for one in verdicts(before, after):
+    for one in latest_verdicts(snapshots):
         lines += textwrap.wrap(f"{LEVEL_SIGNS[one.level]} {one}", width, subsequent_indent="  ")
-    for job in after.jobs:
+    for job in running_first(after.jobs):
         lines += ["", *_job(job, between)]
     if not after.jobs:
         lines.append("no jobs")
@@ -99,12 +140,12 @@ def screen_lines(before: Snapshot, after: Snapshot, width: int) -> list[str]:
 
 
 def _job(job: JobStatus, between: Rates) -> Iterator[str]:
-    from dsnb.monitor.formatting import format_rate
+    from dsnb.monitor.formatting import format_mode, format_rate
     from dsnb.monitor.tables import text_table, trainer_table
 
     its = between.job(job.name)
     yield (
-        f"job {job.name} ({job.mode}, {job.state}): "
+        f"job {job.name} ({format_mode(job.mode)}, {job.state}): "
         f"{format_rate(its.produced)} produced, {format_rate(its.consumed)} consumed"
     )
     yield f"  {job.pipeline}"
@@ -113,9 +154,11 @@ def _job(job: JobStatus, between: Rates) -> Iterator[str]:
 
 
 def _workers(after: Snapshot, between: Rates) -> list[str]:
+    from dsnb.monitor.hosts import host_lines
     from dsnb.monitor.tables import text_table, worker_table
 
-    return text_table(worker_table(after.workers, _WORKER_COLUMNS, between)) or ["no workers"]
+    rows = text_table(worker_table(after.workers, _WORKER_COLUMNS, between))
+    return [*rows, *host_lines(after)] if rows else ["no workers"]
 
 
 # ---- the terminal
@@ -138,14 +181,12 @@ def _terminal() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _draw(lines: list[str]) -> None:
-    rows = shutil.get_terminal_size().lines
-    shown = [*lines[: rows - 1], "q ends"]
-    sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in shown[:-1]) + f"{shown[-1]}\x1b[J")
+def _draw(lines: Sequence[str], footer: str) -> None:
+    sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + f"{footer}\x1b[K\x1b[J")
     sys.stdout.flush()
 
 
-def _quit_pressed(wait_s: float) -> bool:
-    """Wait until the next update; return whether q or Ctrl-C was pressed."""
+def _pressed_key(wait_s: float) -> bytes:
+    """Wait for a key, as the terminal sends it; empty if none was pressed in time."""
     ready, _, _ = select.select([sys.stdin], [], [], wait_s)
-    return bool(ready) and os.read(sys.stdin.fileno(), 64).lower().startswith((b"q", b"\x03"))
+    return os.read(sys.stdin.fileno(), 64).lower() if ready else b""

@@ -18,6 +18,7 @@ import msgspec
 from dsnb.errors import DsnbError
 from dsnb.monitor.controls import Controls, describe_caller
 from dsnb.monitor.formatting import as_sentence, format_duration
+from dsnb.monitor.peek import PeekedJob
 from dsnb.monitor.snapshot import Snapshot
 
 DEADLINE_S = 5.0
@@ -48,16 +49,18 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of request.
 
     Attributes:
-        call: Sends the request, and returns the state that the service confirms.
+        call: Sends the request, and returns the state that the service confirms, or what was asked for.
         pending_text: The notice while the request is pending; `{job}` and so on stand for the names in the subject.
         done_text: The notice once the service has confirmed; `{word}` stands for the confirmed state.
         needs_confirmation: Whether the action is destructive, so that its button must be pressed twice.
+        private: Whether the outcome concerns only the page that asked, which shows it itself; then it is no notice.
     """
 
-    call: Callable[[Controls, Mapping[str, str]], str]
+    call: Callable[[Controls, Mapping[str, str]], str | PeekedJob]
     pending_text: str
     done_text: str
     needs_confirmation: bool = False
+    private: bool = False
 
 
 ACTIONS: Mapping[str, Action] = {
@@ -75,8 +78,8 @@ ACTIONS: Mapping[str, Action] = {
     ),
     "evict": Action(
         call=lambda c, n: c.evict(n["job"], n["trainer"]),
-        pending_text="sending {trainer} away from {job}",
-        done_text="the trainer {trainer} is {word} from {job}, and nothing is kept for it",
+        pending_text="evicting {trainer} from {job}",
+        done_text="the trainer {trainer} of {job} is {word}, and nothing is kept for it",
         needs_confirmation=True,
     ),
     "drain": Action(
@@ -95,6 +98,12 @@ ACTIONS: Mapping[str, Action] = {
         pending_text="scaling to {workers} workers",
         done_text="there are {word}",
     ),
+    "peek": Action(
+        call=lambda c, n: c.peek(n["job"]),
+        pending_text="peeking at {job}",
+        done_text="peeked at {job}",
+        private=True,
+    ),
 }
 
 
@@ -106,12 +115,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         state: "pending", "done" or "failed".
         text: The notice to show.
         changed_at: When the request started or ended, by the monotonic clock.
+        peeked: The elements that a peek found; None for other requests.
     """
 
     request: Request
     state: str
     text: str
     changed_at: float
+    peeked: PeekedJob | None = None
 
 
 class RequestRunner:
@@ -154,6 +165,11 @@ class RequestRunner:
                 o for o in self._outcomes.values() if o.state == "pending" or now - o.changed_at < OUTCOME_SHOWN_S
             )
 
+    def outcome_of(self, request: Request) -> Outcome | None:
+        """The state of one request; None if it was never sent, or so long ago that its outcome is not kept."""
+        with self._lock:
+            return self._outcomes.get(request)
+
     def stop(self) -> None:
         """Wait for pending requests; their deadline bounds the wait."""
         with self._lock:
@@ -163,8 +179,10 @@ class RequestRunner:
 
     def _run(self, request: Request, action: Action) -> None:
         began = time.monotonic()
+        peeked: PeekedJob | None = None
         try:
-            state_now = self._call(request, action)
+            answer = self._call(request, action)
+            peeked, state_now = (answer, "") if isinstance(answer, PeekedJob) else (None, answer)
             took = format_duration(time.monotonic() - began)
             state, text = (
                 "done",
@@ -176,16 +194,18 @@ class RequestRunner:
             state, text = "failed", as_sentence(f"{type(error).__name__}: {error}")
         with self._lock:
             self._threads.pop(request, None)
-            self._record_outcome(request, state, text)
+            self._record_outcome(request, state, text, peeked)
 
-    def _call(self, request: Request, action: Action) -> str:
+    def _call(self, request: Request, action: Action) -> str | PeekedJob:
         target, token = self._look_up_address()
         controls = Controls(target, token, requested_by=describe_caller("the dashboard"), timeout=DEADLINE_S)
         return action.call(controls, request.names)
 
-    def _record_outcome(self, request: Request, state: str, text: str) -> None:
+    def _record_outcome(self, request: Request, state: str, text: str, peeked: PeekedJob | None = None) -> None:
         self._outcomes.pop(request, None)  # re-insert, so that the dict stays ordered by time
-        self._outcomes[request] = Outcome(request=request, state=state, text=text, changed_at=time.monotonic())
+        self._outcomes[request] = Outcome(
+            request=request, state=state, text=text, changed_at=time.monotonic(), peeked=peeked
+        )
         ended = [known for known, outcome in self._outcomes.items() if outcome.state != "pending"]
         for known in ended[:-MAX_OUTCOMES]:
             del self._outcomes[known]

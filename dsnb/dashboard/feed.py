@@ -51,11 +51,13 @@ class FeedHealth(msgspec.Struct, frozen=True, kw_only=True):
         age_s: Seconds since the last new snapshot; None before the first.
         error: Why no snapshots arrive, as text; empty while they do.
         attempts: How often the source has been tried since the last snapshot.
+        end: Why no more snapshots will come, as a sentence; empty while they may.
     """
 
     age_s: float | None
     error: str = ""
     attempts: int = 0
+    end: str = ""
 
     @property
     def stale(self) -> bool:
@@ -71,6 +73,13 @@ class SnapshotSource(Protocol):
 
     def since(self, at: float) -> list[RateSample]:
         """The samples whose `arrived_at` is after a time, the oldest first."""
+
+    def last_read(self, job: str | None) -> list[Snapshot]:
+        """The snapshots of the last seconds in which a job was read, and the newest one, for `latest_verdicts`.
+
+        Args:
+            job: The job; None for any.
+        """
 
     def health(self) -> FeedHealth:
         """The age of the newest sample, and the error if the source fails."""
@@ -101,6 +110,7 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._error = ""
         self._attempts = 0
+        self._end = ""
 
     def start(self) -> Feed:
         """Start to follow the source; a second call does nothing."""
@@ -110,8 +120,14 @@ class Feed:
                 self._thread.start()
         return self
 
-    def stop(self, timeout: float = 5.0) -> None:
-        """Stop following the source; the samples in the ring remain readable."""
+    def stop(self, timeout: float = 5.0, end: str = "") -> None:
+        """Stop following the source; the samples in the ring remain readable.
+
+        Args:
+            timeout: Seconds to wait for the thread.
+            end: Why no more snapshots will come, as a sentence, if that is for good.
+        """
+        self._end = end
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout)
@@ -129,10 +145,14 @@ class Feed:
                 newer.append(moment)
         return newer[::-1]
 
+    def last_read(self, job: str | None) -> list[Snapshot]:
+        with self._lock:
+            return [sample.snapshot for sample in self._ring]
+
     def health(self) -> FeedHealth:
         with self._lock:
             age = time.monotonic() - self._ring[-1].arrived_at if self._ring else None
-            return FeedHealth(age_s=age, error=self._error, attempts=self._attempts)
+            return FeedHealth(age_s=age, error=self._error, attempts=self._attempts, end=self._end)
 
     def now(self) -> float:
         return time.time()

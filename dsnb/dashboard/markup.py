@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-_VOID_ELEMENTS = frozenset({"br", "hr", "input"})
+_VOID_ELEMENTS = frozenset({"br", "hr", "img", "input"})
 
 
 class Html(str):

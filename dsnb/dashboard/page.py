@@ -15,9 +15,10 @@ from typing import Any
 
 import panel as pn
 import param
+from msgspec.structs import replace
 from panel.custom import JSComponent
 
-from dsnb.dashboard.control_requests import ACTIONS, Request, RequestRunner, subject_exists
+from dsnb.dashboard.control_requests import ACTIONS, Outcome, Request, RequestRunner, subject_exists
 from dsnb.dashboard.feed import SnapshotSource
 from dsnb.dashboard.markup import Html
 from dsnb.dashboard.panels.buttons import notices
@@ -25,6 +26,7 @@ from dsnb.dashboard.panels.cards import cards
 from dsnb.dashboard.panels.events import events
 from dsnb.dashboard.panels.header import banner, header
 from dsnb.dashboard.panels.jobs import jobs
+from dsnb.dashboard.panels.peek import peek
 from dsnb.dashboard.panels.rounds import rounds
 from dsnb.dashboard.panels.splits import splits
 from dsnb.dashboard.panels.stages import stages
@@ -35,7 +37,7 @@ from dsnb.dashboard.panels.verdict import verdict
 from dsnb.dashboard.panels.waits import waits
 from dsnb.dashboard.panels.workers import workers
 from dsnb.dashboard.replay import Replay
-from dsnb.dashboard.view import ControlState, Selection, View, view
+from dsnb.dashboard.view import ControlState, Selection, TrainerOrder, View, view
 
 THEME = Path(__file__).parent / "theme"
 
@@ -53,6 +55,7 @@ PANELS: Mapping[str, Callable[[View], Html]] = {
     "stages": stages,
     "workers": workers,
     "jobs": jobs,
+    "peek": peek,
     "events": events,
     "notices": notices,
 }
@@ -78,6 +81,7 @@ class Board(JSComponent):
     html_stages = param.String()
     html_workers = param.String()
     html_jobs = param.String()
+    html_peek = param.String()
     html_events = param.String()
     html_notices = param.String()
 
@@ -98,7 +102,10 @@ class PageSession:
         self._requests = requests
         self._read_only_reason = read_only_reason
         self._selection = Selection()
+        self._trainer_order = TrainerOrder()
         self._unconfirmed: tuple[Request, float] | None = None
+        self._peek_request: Request | None = None
+        self._peek: Outcome | None = None
         self.board = Board(width=0, height=0, margin=0)  # type: ignore[no-untyped-call]
         self.chart = Chart()
         self.tick()
@@ -117,6 +124,8 @@ class PageSession:
             return
         if isinstance(self._feed, Replay) and message.get("pick") in {"seek", "play"}:
             self._seek_or_play(self._feed, str(message["pick"]), str(message.get("value", "")))
+        elif message.get("pick") == "close-peek":
+            self._peek_request = self._peek = None
         elif "pick" in message:
             self._selection = self._selection.with_pick(str(message["pick"]), str(message.get("value", "")))
         elif "do" in message and isinstance(message.get("target"), dict):
@@ -140,7 +149,10 @@ class PageSession:
             self._unconfirmed = request, time.monotonic()
             return
         self._unconfirmed = None
-        self._requests.submit(request)
+        under_way = self._requests.submit(request) or request in self._pending()
+        if request.action == "peek" and under_way:
+            self._peek = self._peek if request == self._peek_request else None
+            self._peek_request = request
 
     def _awaiting_confirmation(self) -> Request | None:
         """The destructive request whose button was pressed once, until the time for the second press is over."""
@@ -148,18 +160,33 @@ class PageSession:
             self._unconfirmed = None
         return self._unconfirmed[0] if self._unconfirmed else None
 
+    def _pending(self) -> frozenset[Request]:
+        outcomes = self._requests.outcomes() if self._requests else ()
+        return ControlState(outcomes=outcomes).pending
+
+    def _latest_peek(self) -> Outcome | None:
+        """What the last peek of this page found; kept here, because the runner keeps only the newest outcomes."""
+        if self._requests is None or self._peek_request is None:
+            return None
+        newest = self._requests.outcome_of(self._peek_request)
+        if newest is not None and (newest.state != "pending" or self._peek is None):
+            self._peek = newest
+        return self._peek
+
     def _view(self) -> View:
         control = ControlState(
             allowed=self._requests is not None,
             read_only_reason=self._read_only_reason,
             unconfirmed=self._awaiting_confirmation(),
             outcomes=self._requests.outcomes() if self._requests else (),
+            peek=self._latest_peek(),
         )
         # Count back from the newest sample, not from now: the page of a silent service keeps its last samples.
         latest = self._feed.latest()
         history = self._feed.since(latest.arrived_at - self._selection.span_s) if latest else ()
         replayed = self._feed.position() if isinstance(self._feed, Replay) else None
-        return view(history, self._feed.health(), self._selection, control, replayed)
+        seen = view(history, self._feed.health(), self._selection, control, replayed, self._trainer_order)
+        return replace(seen, last_read=tuple(self._feed.last_read(seen.job.name if seen.job else None)))
 
     def _changed_markup(self, seen: View) -> dict[str, str]:
         markup = {f"html_{name}": str(panel(seen)) for name, panel in PANELS.items()}

@@ -36,5 +36,10 @@ def setup() -> dict[str, Any]:
         "command": [sys.executable, "-m", "panel", "serve", str(page), *words],
         "unix_socket": True,
         "timeout": _START_S,
-        "launcher_entry": {"title": "dsnb dashboard", "path_info": "dsnb/live", "category": "Notebook"},
+        "launcher_entry": {
+            "title": "dsnb dashboard",
+            "path_info": "dsnb/live",
+            "category": "Notebook",
+            "icon_path": str(Path(__file__).parent / "theme" / "icon.svg"),
+        },
     }

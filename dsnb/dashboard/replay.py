@@ -15,6 +15,7 @@ from dsnb.dashboard.feed import RATE_SPAN_S, FeedHealth, RateSample
 from dsnb.monitor.rates import Rates, rates
 from dsnb.monitor.run_file import RunReader
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.verdict import VERDICT_SPAN_S, is_read
 
 MAX_DRAWN_SAMPLES = 300
 """The maximum number of snapshots read for the figures; each must be decompressed."""
@@ -31,6 +32,13 @@ class ReplayPosition(msgspec.Struct, frozen=True, kw_only=True):
     playing: bool
 
 
+class _LastRead(msgspec.Struct, frozen=True, kw_only=True):
+    """The index of the last snapshot in which a job was read, of those up to the index `searched_to`."""
+
+    index: int
+    searched_to: int
+
+
 class Replay:
     """One page's playback of a recorded run.
 
@@ -45,6 +53,7 @@ class Replay:
         self._seek_time, self._seek_at = self._first, time.monotonic()
         self._playing = True
         self._samples: OrderedDict[float, RateSample] = OrderedDict()
+        self._last_reads: dict[str | None, _LastRead] = {}
 
     def now(self) -> float:
         """The recorded time that is shown now."""
@@ -74,6 +83,28 @@ class Replay:
         step = max(1, -(-(end - first) // MAX_DRAWN_SAMPLES))
         # Select by index from the beginning of the run, so that each tick selects the same ones; always the newest.
         return [self._sample(self._times[one]) for one in range(first, end) if one % step == 0 or one == end - 1]
+
+    def last_read(self, job: str | None) -> list[Snapshot]:
+        at = bisect_right(self._times, self.now()) - 1
+        last = self._index_of_last_read(job, at)
+        if last < 0:
+            return [self._sample(self._times[at]).snapshot] if at >= 0 else []
+        first = bisect_left(self._times, self._times[last] - VERDICT_SPAN_S)
+        span = [*range(first, last + 1), at] if at > last else range(first, last + 1)
+        return [self._sample(self._times[one]).snapshot for one in span]
+
+    def _index_of_last_read(self, job: str | None, at: int) -> int:
+        """The index of the last snapshot up to `at` in which a job was read; -1 if there is none.
+
+        What was searched once is remembered, because a page asks several times a second.
+        """
+        known = self._last_reads.get(job)
+        if known is None or at < known.index:
+            known = _LastRead(index=-1, searched_to=-1)
+        newer = range(at, known.searched_to, -1)
+        index = next((one for one in newer if is_read(self._reader.at(self._times[one]), job)), known.index)
+        self._last_reads[job] = _LastRead(index=index, searched_to=max(at, known.searched_to))
+        return index
 
     def health(self) -> FeedHealth:
         """A recorded run is never stale."""

@@ -14,6 +14,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from bokeh.server.contexts import ApplicationContext
@@ -46,6 +47,8 @@ _WEBSOCKET_CLOSE_S, _POLL_INTERVAL_S = 1.0, 0.01
 
 _SESSIONS_END_TIMEOUT_S = 5.0
 """Well within the deadline of `stop`; page callbacks that still run afterwards are cancelled."""
+
+_LAST_DRAW_S = 1.0
 
 _COMPRESSION = 3
 """zlib level: successive updates are so similar that light compression reduces them to a tenth."""
@@ -113,11 +116,17 @@ class DashboardServer:
         if self._failure is not None:
             self._thread.join(STOP_DEADLINE_S)
             raise self._start_error(self._failure) from self._failure
+        if not self._is_replay:
+            self.feed.start()  # before the first page, so that a page shows what was before it was opened
         return self
 
-    def stop(self) -> None:
-        """Close all pages, sockets and threads; a second call does nothing."""
-        self.feed.stop()
+    def stop(self, end: str = "") -> None:
+        """Close all pages, sockets and threads; a second call does nothing.
+
+        Args:
+            end: Why pages show nothing new from now on, as a sentence; empty if a server may return on the same port.
+        """
+        self.feed.stop(end=end)
         if self._requests is not None:
             self._requests.stop()
         loop = self._loop
@@ -166,12 +175,7 @@ class DashboardServer:
         server._tornado.websocket_origins.update(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
     def _allow_origin(self, host: str) -> None:
-        """Allow websockets from the host of a page that had the key: it may come through a tunnel or proxy.
-
-        The feed starts here, with the first page: a service without viewers computes less status.
-        """
-        if not self._is_replay:
-            self.feed.start()
+        """Allow websockets from the host of a page that had the key: it may come through a tunnel or proxy."""
         if self._server is not None and host:
             # An origin without a port means the default port of its scheme, and the scheme is not known here.
             names = [host] if ":" in host else [f"{host}:80", f"{host}:443", host]
@@ -180,6 +184,7 @@ class DashboardServer:
     async def _close(self) -> None:
         server = self._server
         if server is not None:
+            await _draw_last_state(server)
             await _close_connections(server)
             await asyncio.gather(*(_end_sessions(context) for context in server._tornado.applications.values()))
         state._servers.pop(self._id, None)
@@ -211,6 +216,15 @@ def _check_port_is_free(address: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, port), family=family):
         pass
+
+
+async def _draw_last_state(server: Server) -> None:
+    """Update all pages once more: they stay open in the browser when the server is gone."""
+    for session in server.get_sessions("/"):
+        draw: Any = session.with_document_locked
+        for periodic in session.document.session_callbacks:
+            with suppress(Exception):  # a page that cannot be drawn must not keep the server from closing
+                await asyncio.wait_for(draw(periodic.callback), _LAST_DRAW_S)
 
 
 async def _close_connections(server: Server) -> None:

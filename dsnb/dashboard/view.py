@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from dsnb.dashboard.control_requests import Outcome, Request
 from dsnb.dashboard.feed import FeedHealth, RateSample
 from dsnb.dashboard.replay import ReplayPosition
 from dsnb.monitor.formatting import format_rate
-from dsnb.monitor.rates import JobRates, Rates
+from dsnb.monitor.rates import JobRates, Rates, rates, same_run
 from dsnb.monitor.snapshot import JobStatus, Snapshot
 
 TRAINER_COLOURS = 6
@@ -51,12 +51,14 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
         read_only_reason: Why it may not, as text.
         unconfirmed: The destructive request whose button was pressed once.
         outcomes: The pending requests and those that ended recently.
+        peek: What this page asked for with its button "peek"; None if it did not, or has closed it.
     """
 
     allowed: bool = False
     read_only_reason: str = ""
     unconfirmed: Request | None = None
     outcomes: tuple[Outcome, ...] = ()
+    peek: Outcome | None = None
 
     @property
     def pending(self) -> frozenset[Request]:
@@ -76,6 +78,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         job: The job that is shown; None while there is none.
         control: The requests that the page may send.
         replay_position: The page's position in a recorded run; None for a live page.
+        trainer_order: The ids of all trainers of the job that the page has seen, in the order of its rows.
+        last_read: The snapshots of the last seconds in which the job was read, which may be before `history`, and the
+            newest one; of any job while none is shown. Empty if only `history` is known.
     """
 
     health: FeedHealth
@@ -86,6 +91,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     job: JobStatus | None = None
     control: ControlState = msgspec.field(default_factory=ControlState)
     replay_position: ReplayPosition | None = None
+    trainer_order: tuple[str, ...] = ()
+    last_read: tuple[Snapshot, ...] = ()
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -116,6 +123,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """The newest rates of the job that is shown."""
         return self.rates.job(self.job.name) if self.job else JobRates()
 
+    @property
+    def verdict_rates(self) -> JobRates:
+        """The rates of the job that is shown over the seconds that its verdict is about; empty if they are unknown."""
+        if self.job is None or not self.measured or len(self.recent) < 2:
+            return JobRates()
+        oldest, newest = self.recent[0].snapshot, self.recent[-1].snapshot
+        return rates(oldest, newest).job(self.job.name) if same_run(oldest, newest) else self.job_rates
+
+    def colour_class(self, trainer_id: str) -> str:
+        """The CSS class of a trainer's colour, the same in every panel for the life of the job."""
+        known = trainer_id in self.trainer_order
+        return f"t{self.trainer_order.index(trainer_id) % TRAINER_COLOURS}" if known else "t0"
+
 
 def view(
     history: Sequence[RateSample],
@@ -123,9 +143,15 @@ def view(
     selection: Selection,
     control: ControlState | None = None,
     replay_position: ReplayPosition | None = None,
+    trainer_order: TrainerOrder | None = None,
 ) -> View:
-    """Build the view of a page from the samples of the selected time span."""
+    """Build the view of a page from the samples of the selected time span; the page keeps its `trainer_order`."""
     sample = history[-1] if history else None
+    job = choose_job(sample.snapshot, selection.job) if sample else None
+    order: tuple[str, ...] = ()
+    if job is not None:
+        order = (trainer_order or TrainerOrder()).of(job.name, (one.trainer_id for one in job.trainers))
+        job = _in_order(job, order)
     return View(
         health=health,
         selection=selection,
@@ -134,7 +160,8 @@ def view(
             past for past in history[-_MAX_RECENT:] if sample and past.arrived_at > sample.arrived_at - RECENT_S
         ),
         history=tuple(history),
-        job=choose_job(sample.snapshot, selection.job) if sample else None,
+        job=job,
+        trainer_order=order,
         control=control or ControlState(),
         replay_position=replay_position,
     )
@@ -148,7 +175,27 @@ def choose_job(snapshot: Snapshot, picked: str) -> JobStatus | None:
     return next((job for job in snapshot.jobs if job.state == "running"), snapshot.jobs[-1])
 
 
-def colour_class(job: JobStatus, trainer_id: str) -> str:
-    """The CSS class of a trainer's colour, the same in every panel."""
-    ids = [trainer.trainer_id for trainer in job.trainers]
-    return f"t{ids.index(trainer_id) % TRAINER_COLOURS}" if trainer_id in ids else "t0"
+class TrainerOrder:
+    """The order in which a page saw the trainers of each job for the first time.
+
+    Rows and colours follow it, so that both belong to a trainer for the life of its job, even if other trainers leave.
+
+    Example:
+        >>> order = TrainerOrder()
+        >>> order.of("train", ["a", "b"]), order.of("train", ["b", "c"])
+        (('a', 'b'), ('a', 'b', 'c'))
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, dict[str, None]] = {}
+
+    def of(self, job: str, present: Iterable[str]) -> tuple[str, ...]:
+        """The ids of all trainers of a job that were ever seen, the oldest first, after adding those present."""
+        known = self._ids.setdefault(job, {})
+        known.update(dict.fromkeys(present))
+        return tuple(known)
+
+
+def _in_order(job: JobStatus, order: Sequence[str]) -> JobStatus:
+    places = {trainer_id: at for at, trainer_id in enumerate(order)}
+    return replace(job, trainers=tuple(sorted(job.trainers, key=lambda trainer: places[trainer.trainer_id])))

@@ -1,8 +1,10 @@
-"""The demo's input pipeline, as a user would write it: list, decode, augment, normalise, shuffle, batch, repeat."""
+"""The demo's input pipeline, as a user would write it, from a list of files to batches that never end."""
 
 from __future__ import annotations
 
+import io
 import random
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +20,22 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 
-BATCH_SIZE = 32
+BATCH_SIZE = 16
 MAX_DEGREES = 12.0
+FETCH_S = 0.002
+"""How long a file takes to arrive. The demo's files are local, and would otherwise be read in microseconds."""
 
 
-def decode(path: str) -> tuple[Pixels, int]:
-    """Read one PNG file; the label is the name of its directory."""
-    with Image.open(path) as image:
-        return np.asarray(image), int(Path(path).parent.name)
+def fetch(path: str) -> tuple[bytes, int]:
+    """Read one file as slowly as from storage in a network; the label is the name of its directory."""
+    time.sleep(FETCH_S)
+    return Path(path).read_bytes(), int(Path(path).parent.name)
+
+
+def decode(content: bytes, label: int) -> tuple[Pixels, int]:
+    """Decode the contents of a PNG file."""
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image), label
 
 
 def augment(pixels: Pixels, label: int) -> tuple[Pixels, int]:
@@ -44,7 +54,7 @@ def normalise(pixels: Pixels, label: int) -> tuple[Floats, int]:
 
 
 def training_batches(folder: Path, seed: int = 1) -> Dataset:
-    """Endless batches of augmented digits: (samples (32, 64) float32, labels (32,) int64).
+    """Endless batches of augmented digits: (samples (16, 64) float32, labels (16,) int64).
 
     Args:
         folder: The directory of the unpacked digits.
@@ -54,7 +64,7 @@ def training_batches(folder: Path, seed: int = 1) -> Dataset:
 
     return (
         dsnb.Dataset.list_files(pattern(folder, "train"))
-        # No `num_parallel_calls`: for such small images it costs more than it gains, and the workers run in parallel.
+        .map(fetch)
         .map(decode)
         .map(augment)
         .map(normalise)
@@ -68,6 +78,9 @@ def held_out(folder: Path) -> tuple[Floats, Labels]:
     """The held-out digits without augmentation: all samples (360, 64) and their labels (360,)."""
     import dsnb
 
-    plain = dsnb.Dataset.list_files(pattern(folder, "test")).map(decode).map(normalise)
+    def read(path: str) -> tuple[Pixels, int]:
+        return decode(Path(path).read_bytes(), int(Path(path).parent.name))
+
+    plain = dsnb.Dataset.list_files(pattern(folder, "test")).map(read).map(normalise)
     samples, labels = zip(*plain, strict=True)
     return np.stack(samples), np.array(labels)

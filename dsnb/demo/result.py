@@ -17,7 +17,7 @@ class TrainerResult(msgspec.Struct, frozen=True, kw_only=True):
         served: The service's counts for this trainer.
         learning_rate: The initial learning rate.
         widths: The widths of the model's layers, from the inputs to the classes.
-        accuracy: The final accuracy on the held-out digits, 0 to 1.
+        accuracy: The best accuracy on the held-out digits, 0 to 1.
         largest_lag: The largest lag observed during training.
     """
 
@@ -39,7 +39,7 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         elements_produced: Batches that went through the pipeline.
         batch_size: Samples in a batch.
-        target_accuracy: The accuracy that each trainer had to reach.
+        target_accuracy: The accuracy that the trainers work towards, 0 to 1.
         preprocessing_seconds: Wall-clock time that all workers together spent inside the pipeline's operations. It
             includes waiting for a core or for the GIL.
         seconds: Seconds since the first read.
@@ -53,12 +53,10 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     trainers: tuple[TrainerResult, ...]
 
-    def reached(self, elements: int) -> bool:
-        """Whether each trainer has the target accuracy and at least `elements` batches."""
-        return all(
-            trainer.served.elements >= elements and trainer.accuracy >= self.target_accuracy
-            for trainer in self.trainers
-        )
+    @property
+    def reached(self) -> bool:
+        """Whether each trainer has the target accuracy."""
+        return all(trainer.accuracy >= self.target_accuracy for trainer in self.trainers)
 
     @property
     def elements_consumed(self) -> int:
@@ -73,7 +71,7 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def result_of(
-    job: JobStatus,
+    job: JobStatus | None,
     trainers: Sequence[Trainer],
     largest_lags: Mapping[str, int],
     *,
@@ -81,21 +79,23 @@ def result_of(
     target_accuracy: float,
     seconds: float,
 ) -> DemoResult:
-    """Combine the service's status of the job with what the trainers measured."""
+    """Combine the service's status of the job (None before the first read) with what the trainers measured."""
     return DemoResult(
-        elements_produced=job.elements_produced,
+        elements_produced=job.elements_produced if job else 0,
         batch_size=batch_size,
         target_accuracy=target_accuracy,
-        preprocessing_seconds=sum(stage.busy_ns for stage in job.stages) / 1e9,
+        preprocessing_seconds=sum(stage.busy_ns for stage in job.stages) / 1e9 if job else 0.0,
         seconds=seconds,
         trainers=tuple(_trainer_result(job, trainer, largest_lags) for trainer in trainers),
     )
 
 
-def _trainer_result(job: JobStatus, trainer: Trainer, largest_lags: Mapping[str, int]) -> TrainerResult:
+def _trainer_result(job: JobStatus | None, trainer: Trainer, largest_lags: Mapping[str, int]) -> TrainerResult:
     settings = trainer.settings
     # The service lists a trainer from its first report on; before that it has consumed nothing.
-    served = job.trainer(settings.trainer_id) or TrainerStatus(trainer_id=settings.trainer_id, clients=0, elements=0)
+    served = (job and job.trainer(settings.trainer_id)) or TrainerStatus(
+        trainer_id=settings.trainer_id, clients=0, elements=0
+    )
     return TrainerResult(
         served=served,
         learning_rate=settings.learning_rate,

@@ -1,22 +1,28 @@
-"""The demo itself: start a service, train two trainers on one job, and return the result."""
+"""The demo itself: start a service, train two trainers on one job, add a worker, and return the result."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dsnb
+from dsnb.dashboard.browser import open_in_browser
 from dsnb.demo.digits import unpacked
+from dsnb.demo.narration import MAX_S, Narrator, Pace
 from dsnb.demo.options import DemoOptions
 from dsnb.demo.pipeline import BATCH_SIZE, held_out, training_batches
 from dsnb.demo.result import DemoResult, result_of
 from dsnb.demo.table import progress_line
 from dsnb.demo.trainer import Trainer, TrainerSettings
-from dsnb.errors import DeadlineExceededError
+from dsnb.monitor.formatting import plural
+from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.verdict import latest_verdicts
 
 if TYPE_CHECKING:
     from dsnb.notebook.service import DataService
@@ -24,15 +30,19 @@ if TYPE_CHECKING:
 
 JOB_NAME = "digits"
 TRAINERS = (
-    TrainerSettings(trainer_id="lr=0.5", learning_rate=0.5, hidden=(256,)),
-    # Has about fifty times as many weights: its steps take longer, so it lags behind in the window.
-    TrainerSettings(trainer_id="lr=0.2", learning_rate=0.2, hidden=(1280, 640)),
+    TrainerSettings(trainer_id="fast", learning_rate=0.4, hidden=(256,), step_s=0.025),
+    # Slower than one worker, so that it lags behind from the first seconds on. What it has not read when it leaves the
+    # window is kept on disk for it: the demo may run for hours.
+    TrainerSettings(trainer_id="slow", learning_rate=0.3, hidden=(640, 320), step_s=0.05, on_lag="spill"),
 )
-WINDOW_BYTES = 16 << 20
-"""The window of each worker holds 2,000 batches, so that the slower trainer need not skip any."""
+TARGET_ACCURACY = 0.91
+WINDOW_BYTES = 3_000_000
+"""The window of each worker holds 700 batches: small enough to see the slower trainer move in it."""
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_BETWEEN_CHECKS = 0.25
 SECONDS_TO_STOP = 5.0
+VERDICT_SNAPSHOTS = 16
+"""A verdict is about the last four seconds, so that the effect of another worker shows soon."""
 
 
 def run(options: DemoOptions, on_progress: Callable[[str], None], on_result: Callable[[DemoResult], None]) -> None:
@@ -41,10 +51,7 @@ def run(options: DemoOptions, on_progress: Callable[[str], None], on_result: Cal
     Args:
         options: How to run the demo.
         on_progress: Called with each line of progress.
-        on_result: Called with the result when training has ended.
-
-    Raises:
-        DeadlineExceededError: a trainer did not reach the accuracy in time.
+        on_result: Called with the result when the demo ends by itself or by Ctrl-C.
     """
     # A unique name: two demos may run at once, and neither may reuse (and then stop) a service of the user's.
     name = f"demo-{os.getpid()}"
@@ -57,18 +64,27 @@ def run(options: DemoOptions, on_progress: Callable[[str], None], on_result: Cal
         if options.record:
             service.record(options.record)
         url = service.dashboard_url() if options.dashboard else ""
-        on_progress(f"{options.workers} workers started" + (f"; dashboard: {url}" if url else ""))
+        started = f"{plural(options.workers, 'worker')} started"
+        on_progress(f"{started}; dashboard: {url}" if url else started)
+        if url and options.open:
+            open_in_browser(url)
         on_result(_train(service, folder, options, on_progress))
-        if options.hold:
-            on_progress(f"the service stays open for {options.hold:g} s (Ctrl-C ends it): {url or service.target}")
-            time.sleep(options.hold)
 
 
 def _train(service: DataService, folder: Path, options: DemoOptions, on_progress: Callable[[str], None]) -> DemoResult:
     samples = held_out(folder)
     trainers = [Trainer(course, samples) for course in TRAINERS]
     with _training(service, training_batches(folder), trainers):
-        return _watch(service, trainers, options, on_progress)
+        watch = _Watch(service, trainers, _pace(options), on_progress)
+        with suppress(KeyboardInterrupt):
+            watch.until_over()
+        return watch.result()
+
+
+def _pace(options: DemoOptions) -> Pace:
+    if options.seconds is not None:
+        return Pace(limit_s=options.seconds)
+    return Pace(limit_s=None) if sys.stdout.isatty() else Pace(limit_s=MAX_S, ends_when_learned=True)
 
 
 @contextmanager
@@ -76,7 +92,7 @@ def _training(service: DataService, batches: Dataset, trainers: Sequence[Trainer
     """Start all trainers on the same batches through one named job; stop them at the end of the block."""
     try:
         for trainer in trainers:
-            cache = dsnb.CrossTrainerCache(trainer.settings.trainer_id)
+            cache = dsnb.CrossTrainerCache(trainer.settings.trainer_id, on_lag=trainer.settings.on_lag)
             shared = dsnb.distribute("distributed_epoch", service, job_name=JOB_NAME, cross_trainer_cache=cache)
             trainer.start(batches.apply(shared))
         yield
@@ -87,34 +103,65 @@ def _training(service: DataService, batches: Dataset, trainers: Sequence[Trainer
             trainer.wait(SECONDS_TO_STOP)
 
 
-def _watch(
-    service: DataService, trainers: Sequence[Trainer], options: DemoOptions, on_progress: Callable[[str], None]
-) -> DemoResult:
-    """Report progress until all trainers reach the target. None stops earlier, so that they keep sharing batches."""
-    began = time.monotonic()
-    next_line = SECONDS_BETWEEN_LINES
-    largest_lags: dict[str, int] = {}
-    while True:
-        _wait_for_next_check(trainers)
-        job = service.status().job(JOB_NAME)
-        if job is None:
-            continue
+class _Watch:
+    """Follows the trainers until the demo is over: prints progress and verdicts, and adds workers."""
+
+    def __init__(
+        self, service: DataService, trainers: Sequence[Trainer], pace: Pace, on_progress: Callable[[str], None]
+    ) -> None:
+        self._service = service
+        self._trainers = trainers
+        self._pace = pace
+        self._on_progress = on_progress
+        self._narrator = Narrator()
+        self._began = time.monotonic()
+        self._next_line_s = SECONDS_BETWEEN_LINES
+        self._largest_lags: dict[str, int] = {}
+        self._snapshots: deque[Snapshot] = deque(maxlen=VERDICT_SNAPSHOTS)
+
+    def until_over(self) -> None:
+        """Return when the demo is over; raise the error of a trainer that failed."""
+        over = False
+        while not over:
+            _wait_for_next_check(self._trainers)
+            result = self.result()
+            self._print(result)
+            self._add_worker(result.seconds)
+            over = self._pace.is_over(result.seconds, learned=result.reached)
+
+    def result(self) -> DemoResult:
+        """The figures up to now."""
+        status = self._service.status()
+        self._snapshots.append(status)
+        job = status.job(JOB_NAME)
         result = result_of(
             job,
-            trainers,
-            largest_lags,
+            self._trainers,
+            self._largest_lags,
             batch_size=BATCH_SIZE,
-            target_accuracy=options.accuracy,
-            seconds=time.monotonic() - began,
+            target_accuracy=TARGET_ACCURACY,
+            seconds=time.monotonic() - self._began,
         )
-        if result.reached(options.batches):
-            return result
-        if result.seconds > options.deadline:
-            raise _deadline_error(result, options)
-        largest_lags = {trainer.trainer_id: trainer.largest_lag for trainer in result.trainers}
-        if result.seconds >= next_line:
-            next_line += SECONDS_BETWEEN_LINES
-            on_progress(progress_line(result))
+        self._largest_lags = {trainer.trainer_id: trainer.largest_lag for trainer in result.trainers}
+        return result
+
+    def _print(self, result: DemoResult) -> None:
+        if result.seconds < self._next_line_s:
+            return
+        self._next_line_s += SECONDS_BETWEEN_LINES
+        self._on_progress(progress_line(result))
+        line = self._narrator.line_about(latest_verdicts(self._snapshots, JOB_NAME))
+        if line is not None:
+            self._on_progress(line)
+
+    def _add_worker(self, seconds: float) -> None:
+        found = latest_verdicts(self._snapshots, JOB_NAME)
+        if not self._pace.adds_worker(seconds, found[0] if found else None):
+            return
+        workers = len(self._snapshots[-1].workers) + 1
+        self._on_progress(f"\nThe demo adds a worker: svc.scale({workers})\n")
+        self._service.scale(workers)
+        self._snapshots.clear()  # the next verdict is about the time with this worker
 
 
 def _wait_for_next_check(trainers: Sequence[Trainer]) -> None:
@@ -122,16 +169,3 @@ def _wait_for_next_check(trainers: Sequence[Trainer]) -> None:
     for trainer in trainers:
         if trainer.wait(SECONDS_BETWEEN_CHECKS / len(trainers)) and trainer.failure is not None:
             raise trainer.failure
-
-
-def _deadline_error(result: DemoResult, options: DemoOptions) -> DeadlineExceededError:
-    states = "; ".join(
-        f"{trainer.trainer_id} has accuracy {trainer.accuracy:.3f} after {trainer.served.elements:,} batches"
-        for trainer in result.trainers
-    )
-    return DeadlineExceededError(
-        f"after {options.deadline:g} s not every trainer has an accuracy of {options.accuracy:g} and"
-        f" {options.batches:,} batches: {states}",
-        did="the trainers and the service were stopped, and the temporary folder was removed",
-        hint="give it more time with --deadline, or ask for less with --accuracy or --batches",
-    )

@@ -66,7 +66,7 @@ def _summary(result: DemoResult) -> list[str]:
             f"{result.seconds_saved:.1f} s",
             f"of preprocessing: {hits:,} hits x {each:.1f} ms, what one element took a worker by the clock",
         ),
-        "accuracy": (f"{worst:.3f}", f"or more on held-out digits ({result.target_accuracy} was asked for)"),
+        "accuracy": (f"{worst:.3f}", f"or more on held-out digits; the aim is {result.target_accuracy}"),
         "time": (f"{result.seconds:.1f} s", "of training"),
     }
     return [f"{name:<8}  {figure:>7}  {text}" for name, (figure, text) in facts.items()]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -11,8 +13,8 @@ import numpy as np
 from dsnb.demo.model import Classifier, Floats, Labels
 from dsnb.errors import FailedPreconditionError
 
-EVALUATE_EVERY = 50
-HALF_RATE_AFTER = 500
+EVALUATE_EVERY = 25
+HALF_RATE_AFTER = 200
 """After this many batches the learning rate has dropped to one half; after twice as many, to one third."""
 
 
@@ -23,11 +25,16 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True):
         trainer_id: The trainer's name in the cross-trainer cache.
         learning_rate: The initial learning rate.
         hidden: The widths of the model's hidden layers. Wider layers make each step slower.
+        step_s: How long a step takes at least, in seconds: the speed of the machine should not decide which trainer of
+            the demo is the fast one, and by how much.
+        on_lag: What happens to elements that leave the window before it has read them, as in `CrossTrainerCache`.
     """
 
     trainer_id: str
     learning_rate: float
     hidden: tuple[int, ...]
+    step_s: float = 0.0
+    on_lag: Literal["skip", "wait", "spill"] = "skip"
 
 
 class Trainer:
@@ -35,11 +42,11 @@ class Trainer:
 
     Args:
         settings: What to train, and how fast.
-        held_out: Samples and labels on which the accuracy is measured every 50 batches.
+        held_out: Samples and labels on which the accuracy is measured every 25 batches.
 
     Attributes:
         batches: The number of batches trained on.
-        accuracy: The last measured accuracy on the held-out samples, 0 to 1.
+        accuracy: The best measured accuracy on the held-out samples, 0 to 1.
         failure: The error that ended training, or None.
 
     Example:
@@ -95,10 +102,12 @@ class Trainer:
             if self._stopped.is_set():
                 return
             self._model.learning_rate = np.float32(self.settings.learning_rate / (1 + self.batches / HALF_RATE_AFTER))
+            began = time.monotonic()
             self._model.train(samples, labels)
             self.batches += 1
             if self.batches % EVALUATE_EVERY == 0:
-                self.accuracy = self._model.accuracy(*self._held_out)
+                self.accuracy = max(self.accuracy, self._model.accuracy(*self._held_out))
+            self._stopped.wait(max(0.0, began + self.settings.step_s - time.monotonic()))
         raise FailedPreconditionError(
             f"the data of the trainer {self.settings.trainer_id} ended after {self.batches} batches",
             did="its training has stopped",

@@ -68,7 +68,7 @@ def _window_held_by_trainer(evidence: Evidence) -> Cause | None:
         if t.capacity_bytes and t.window_bytes >= _FULL_WINDOW_SHARE * t.capacity_bytes
     }
     for trainer in evidence.job.trainers:
-        if trainer is evidence.waiting_reader or trainer.on_lag != "wait":
+        if trainer is evidence.waiting_reader or trainer.on_lag != "wait" or trainer.evicted_by:
             continue
         holds = [
             p
@@ -187,10 +187,28 @@ def decode_bound(evidence: Evidence) -> Cause | None:
     )
 
 
+def convert_bound(evidence: Evidence) -> Cause | None:
+    assert evidence.waiting_reader is not None
+    converts = evidence.trainer_rates(evidence.waiting_reader).convert_share or 0.0
+    if converts < _DECODE_BOUND_SHARE or converts < evidence.wait_share:
+        return None
+    return Cause(
+        cause="conversion",
+        subject=evidence.waiting_reader.trainer_id,
+        text=f"It spends {format_share(converts)} of its time waiting until elements are tensors on its device.",
+        remedy="Send fewer bytes (uint8 instead of float32, converted on the device), and let `prefetch=` of "
+        "iter_torch or iter_jax copy ahead of the loop.",
+    )
+
+
 def _straggler(evidence: Evidence) -> Cause | None:
-    """One worker produces less than half of the others' median, although it is busy for at least half of the time."""
+    """One worker produces less than half of the others' median, although it is busy for at least half of the time.
+
+    A worker whose first elements came after the older snapshot does not count: it worked for a part of the time only.
+    """
     span, made = evidence.rates.span_s, evidence.job_rates.by_worker
-    here = {worker.name: worker for worker in evidence.workers}
+    began = {task.worker for task in evidence.job_before.tasks if task.head}
+    here = {worker.name: worker for worker in evidence.workers if worker.name in began}
     for name, worker in here.items():
         others = [made.get(other, 0.0) for other in here if other != name]
         if not others or evidence.rates.worker(worker.uid).busy < _STRAGGLER_RATIO:
@@ -269,6 +287,7 @@ CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     _slow_consumer,
     _link_bound,
     decode_bound,
+    convert_bound,
     _straggler,
     _heavy_operation,
     _saturated_workers,

@@ -6,6 +6,7 @@ import getpass
 import os
 import socket
 
+from dsnb.monitor.peek import PeekedJob, peek
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import ControlRequest, EvictTrainerRequest
 from dsnb.wire.methods import CONTROL, EVICT_TRAINER, Method, Reply, Request
@@ -65,10 +66,20 @@ class Controls:
         """Set the number of workers, if the service starts its workers itself. Returns for example "2 workers"."""
         return self._control("scale", workers=workers, timeout=max(_SCALE_TIMEOUT_S, self._timeout))
 
+    def autoscale(self, minimum: int, maximum: int) -> str:
+        """Choose the number of workers automatically, between two limits; a maximum of 0 ends that."""
+        request = ControlRequest(action="autoscale", requested_by=self._requested_by, minimum=minimum, maximum=maximum)
+        return self._call(CONTROL, request, self._timeout).state
+
     def evict(self, job: str, trainer_id: str) -> str:
-        """Evict a trainer of the cross-trainer cache: nothing is kept for it any more. Returns "sent away"."""
-        self._call(EVICT_TRAINER, EvictTrainerRequest(job_name=job, trainer_id=trainer_id), self._timeout)
-        return "sent away"
+        """Evict a trainer of the cross-trainer cache: nothing is kept for it any more. Returns "evicted"."""
+        request = EvictTrainerRequest(job_name=job, trainer_id=trainer_id, requested_by=self._requested_by)
+        self._call(EVICT_TRAINER, request, self._timeout)
+        return "evicted"
+
+    def peek(self, job: str) -> PeekedJob:
+        """Look at the newest elements of a job, as one of its workers has them. Changes nothing."""
+        return peek(self._target, self._token, job, self._timeout)
 
     def _control(self, action: str, name: str = "", workers: int = 0, timeout: float | None = None) -> str:
         request = ControlRequest(action=action, name=name, requested_by=self._requested_by, workers=workers)

@@ -77,6 +77,11 @@ def as_sentence(text: str) -> str:
     return capitalised if capitalised.endswith((".", "?", "!", ")")) else f"{capitalised}."
 
 
+def format_mode(mode: str) -> str:
+    """A processing mode as it is written in `dsnb.distribute`: the two with a name of their own, else the policy's."""
+    return {"OFF": "parallel_epochs", "DYNAMIC": "distributed_epoch"}.get(mode, mode)
+
+
 def plural(number: int, word: str) -> str:
     """A number with its noun: `1 element`, `2 elements`; for regular plurals only."""
     return f"{format_count(number)} {word}" if number == 1 else f"{format_count(number)} {word}s"

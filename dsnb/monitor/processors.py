@@ -2,7 +2,7 @@
 
 The estimate for a new worker is the average CPU use of the present ones. If the system reports how idle its CPUs are,
 other users of the CPUs (trainers, other services, other people) are taken into account; otherwise only the workers' own
-processes are. If workers use hardly any CPU although some are idle, they wait for disks or the like, and the CPUs do
+processes are. If workers use hardly any CPU although some are idle, they wait for disks or networks, and the CPUs do
 not limit their number. If no CPU is idle, other processes take all of it, and more workers would get none either.
 
 Pure: no clock, no service.
@@ -53,7 +53,7 @@ def cpu_capacity(workers: Sequence[WorkerStatus], between: Rates) -> CpuCapacity
     """The CPUs on the hosts of these workers, and how many are free, from the rates between two snapshots."""
     hosts: dict[str, list[WorkerStatus]] = {}
     for worker in workers:
-        hosts.setdefault(worker.address.rpartition(":")[0], []).append(worker)
+        hosts.setdefault(worker.host_id or worker.address.rpartition(":")[0], []).append(worker)
     used = {name: _used_cpus(here, between) for name, here in hosts.items()}
     return CpuCapacity(
         total=sum(max(worker.cpus for worker in here) for here in hosts.values()),

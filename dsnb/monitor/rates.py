@@ -32,7 +32,9 @@ class TrainerRates(msgspec.Struct, frozen=True, kw_only=True):
         demand_is_lower_bound: Whether it might consume more than `demand`.
         drift: How fast it falls behind, by task, in elements per second; negative while it catches up.
         decode_share: Share of its time spent building elements from received data; None if it did not read.
-        in_flight_share: By task, the share of the time in which it had not consumed something already sent to it.
+        convert_share: Share of its time spent on making tensors of elements and copying them to a device; None if it
+            did not read.
+        in_flight_share: By task, the share of its time in which it had not consumed something already sent to it.
         active_s: Seconds that it was reading between the snapshots.
     """
 
@@ -43,6 +45,7 @@ class TrainerRates(msgspec.Struct, frozen=True, kw_only=True):
     demand_is_lower_bound: bool = False
     drift: Mapping[str, float] = msgspec.field(default_factory=dict)
     decode_share: float | None = None
+    convert_share: float | None = None
     in_flight_share: Mapping[str, float] = msgspec.field(default_factory=dict)
     active_s: float = 0.0
 
@@ -51,7 +54,7 @@ class TrainerRates(msgspec.Struct, frozen=True, kw_only=True):
         """Share of its time spent in its own loop; None if it did not read."""
         if self.wait_share is None or self.decode_share is None:
             return None
-        return max(0.0, 1 - self.wait_share - self.decode_share)
+        return max(0.0, 1 - self.wait_share - self.decode_share - (self.convert_share or 0.0))
 
 
 class StageRates(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,6 +188,7 @@ def _trainer(before: TrainerStatus | None, after: TrainerStatus, span: float) ->
     active = _increase(was.active_ns, after.active_ns)
     wait = min(1.0, _increase(was.wait_ns, after.wait_ns) / active) if active else None
     cursors = {cursor.task_id: cursor for cursor in was.cursors}
+    reading = min(span, active / 1e9) or span  # it may have joined or left between the snapshots
     return TrainerRates(
         consumed=consumed,
         skipped=_increase(was.skipped, after.skipped) / span,
@@ -193,8 +197,9 @@ def _trainer(before: TrainerStatus | None, after: TrainerStatus, span: float) ->
         demand_is_lower_bound=wait is not None and wait > MAX_WAIT_SHARE,
         drift={p.task_id: (p.lag - cursors[p.task_id].lag) / span for p in after.cursors if p.task_id in cursors},
         decode_share=min(1.0, _increase(was.decode_ns, after.decode_ns) / active) if active else None,
+        convert_share=min(1.0, _increase(was.convert_ns, after.convert_ns) / active) if active else None,
         in_flight_share={
-            p.task_id: min(1.0, _increase(cursors[p.task_id].in_flight_ns, p.in_flight_ns) / 1e9 / span)
+            p.task_id: min(1.0, _increase(cursors[p.task_id].in_flight_ns, p.in_flight_ns) / 1e9 / reading)
             for p in after.cursors
             if p.task_id in cursors
         },

@@ -2,22 +2,49 @@
 
 Counters only grow; rates are computed from two snapshots. Times are seconds since the Unix epoch by the dispatcher's
 clock; durations are in nanoseconds or seconds, as the field's name says. All classes are frozen, keyword-only and plain
-data, and `VERSION` goes up when a field changes its meaning.
+data, and `VERSION` goes up when a field changes its meaning. A snapshot and its jobs print as tables.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from msgspec.structs import fields
 
 from dsnb.arguments import checked, text
+from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity
+from dsnb.wire.host_use import HostUse
 from dsnb.wire.job_names import qualified_job_name
 from dsnb.wire.link import LinkReport
 from dsnb.wire.stage_report import StageReport
 
 VERSION = 1
+NOT_ENCRYPTED = "connections are not encrypted (tls=False): everybody on the network can read elements and pipelines"
 
 
-class CursorStatus(msgspec.Struct, frozen=True, kw_only=True):
+class StatusRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The base of all parts of a snapshot: prints without what has its default value, and converts to plain data."""
+
+    @checked()
+    def to_dict(self) -> dict[str, Any]:
+        """The same data as nested dictionaries and lists, as in `json.dumps` or a table.
+
+        Example:
+            >>> EventStatus(time=1.0, level="info", text="worker w0 joined").to_dict()
+            {'time': 1.0, 'level': 'info', 'text': 'worker w0 joined'}
+        """
+        return dict(msgspec.json.decode(msgspec.json.encode(self)))  # `to_builtins` would keep tuples
+
+    def __repr__(self) -> str:
+        # What every record has comes first, wherever the field was declared.
+        ordered = sorted(fields(self), key=lambda field: not field.required)
+        told = ((field, getattr(self, field.name)) for field in ordered)
+        shown = (f"{field.name}={value!r}" for field, value in told if field.required or value != field.default)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class CursorStatus(StatusRecord, frozen=True, kw_only=True):
     """How far one trainer has read in one task's sequence.
 
     Attributes:
@@ -34,44 +61,42 @@ class CursorStatus(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_ns: int = 0
 
 
-class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerStatus(StatusRecord, CacheCounters, frozen=True, kw_only=True):
     """One trainer (or, without the cross-trainer cache, one client) of a job.
+
+    `CacheCounters` in `dsnb/wire/field_groups.py` describes the other fields.
 
     Attributes:
         trainer_id: The id given in `CrossTrainerCache`, else the client's own id.
         clients: Iterators that read under this id now.
         elements: Elements consumed so far.
-        hits: Elements that were in the cache already because another trainer had requested them first.
-        misses: Elements that were produced for this trainer.
-        skipped: Elements that were evicted from the window before this trainer read them.
         lost: Elements and splits' worth of data reported as lost to this trainer with a worker.
         wait_ns: Time that its `next()` calls spent waiting for data.
         decode_ns: Time that its `next()` calls spent building elements from received data.
-        active_ns: Time since it began to read; all of it that is neither waiting nor decoding is its own loop.
+        convert_ns: Time that its `next()` calls spent on making tensors of elements and copying them to a device.
+        active_ns: Time since it began to read; the rest of it, after these three, is its own loop.
         cursors: How far it has read, task by task.
-        spilled: Elements sent to it that came from a worker's disk.
         lag_bytes: Bytes of the elements that were produced and that it has not consumed, over all tasks.
         on_lag: What happens when it falls behind: "skip", "wait" or "spill"; empty without the cache.
         rate: Elements per second that it consumes at present.
         eviction_in_s: Seconds until it misses elements, at the present rates; 0 if it will miss none.
+        evicted_by: Who evicted it, if nothing has begun to read under this id since; empty if nobody did.
     """
 
     trainer_id: str
     clients: int
     elements: int
-    hits: int = 0
-    misses: int = 0
-    skipped: int = 0
     lost: int = 0
     wait_ns: int = 0
     active_ns: int = 0
     cursors: tuple[CursorStatus, ...] = ()
-    spilled: int = 0
     lag_bytes: int = 0
     on_lag: str = ""
     rate: float = 0.0
     eviction_in_s: float = 0.0
     decode_ns: int = 0
+    convert_ns: int = 0
+    evicted_by: str = ""
 
     @property
     def lag(self) -> int:
@@ -79,19 +104,13 @@ class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
         return sum(cursor.lag for cursor in self.cursors)
 
 
-class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
+class TaskStatus(StatusRecord, TaskProgress, frozen=True, kw_only=True):
     """One worker's part of one iteration.
+
+    `TaskProgress` in `dsnb/wire/field_groups.py` describes the other fields.
 
     Attributes:
         state: "pending" (not read yet), "running", "paused", "ended" (everything produced), "failed".
-        head: Number of elements produced so far, which is the index of the next one.
-        tail: Index of the first element that is still in memory.
-        window_bytes: Bytes of the elements in memory.
-        capacity_bytes: Maximum bytes of the elements in memory.
-        evicted: Elements that were evicted to make room.
-        spill_bytes: Bytes on disk, for trainers that fall behind with `on_lag="spill"`.
-        errors: Elements that were replaced by an error.
-        compression: The codec for readers that use gRPC, and why it was chosen; empty while there are none.
     """
 
     task_id: str
@@ -99,17 +118,9 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int
     incarnation: int
     state: str
-    head: int = 0
-    tail: int = 0
-    window_bytes: int = 0
-    capacity_bytes: int = 0
-    evicted: int = 0
-    errors: int = 0
-    spill_bytes: int = 0
-    compression: str = ""
 
 
-class SplitStatus(msgspec.Struct, frozen=True, kw_only=True):
+class SplitStatus(StatusRecord, frozen=True, kw_only=True):
     """One split provider of a DYNAMIC iteration, in its present repetition.
 
     Attributes:
@@ -128,7 +139,7 @@ class SplitStatus(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
 
 
-class GrantStatus(msgspec.Struct, frozen=True, kw_only=True):
+class GrantStatus(StatusRecord, frozen=True, kw_only=True):
     """A run of consecutive splits that was assigned to a task at once.
 
     Attributes:
@@ -136,7 +147,7 @@ class GrantStatus(msgspec.Struct, frozen=True, kw_only=True):
         first: Index of the first split of the run.
         end: Index after the last split of the run.
         state: "in hand", "done" (all its elements are consumed), "moved" (another worker takes it over), "lost" (with
-            its worker) or "dropped" (its iteration was given up).
+            its worker) or "dropped" (its iteration was dropped).
         granted_at: When the splits were assigned, in seconds since the Unix epoch.
         ended_at: When the run was done, moved, lost or dropped; 0 while it is in hand.
         reassigned: Whether some of the splits had been assigned before, and were moved or lost.
@@ -155,7 +166,7 @@ class GrantStatus(msgspec.Struct, frozen=True, kw_only=True):
     reassigned: bool = False
 
 
-class ShardStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ShardStatus(StatusRecord, frozen=True, kw_only=True):
     """One worker's share of an iteration in a static mode (FILE, DATA, FILE_OR_DATA, HINT).
 
     Attributes:
@@ -169,7 +180,7 @@ class ShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker: str = ""
 
 
-class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerStatus(StatusRecord, frozen=True, kw_only=True):
     """One consumer of a coordinated read.
 
     Attributes:
@@ -186,7 +197,7 @@ class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_change_age_s: float
 
 
-class RoundsStatus(msgspec.Struct, frozen=True, kw_only=True):
+class RoundsStatus(StatusRecord, frozen=True, kw_only=True):
     """The progress of a coordinated read.
 
     Attributes:
@@ -206,15 +217,15 @@ class RoundsStatus(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str = ""
 
 
-class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+class JobStatus(StatusRecord, JobParameters, frozen=True, kw_only=True):
     """One job and its newest iteration.
+
+    `JobParameters` in `dsnb/wire/field_groups.py` describes the other fields.
 
     Attributes:
         name: The job's name, such as "train"; "images/train" for a job that is read by dataset id; a generated name
             for an anonymous job.
         pipeline: The operations, such as `list_files | map(decode) | batch(32)`.
-        mode: The name of a `ShardingPolicy`, such as "DYNAMIC".
-        cached: Whether its readers share elements through the cross-trainer cache.
         iteration: The number of the newest iteration, counted from 0.
         state: "running", "paused", "finished" (the newest iteration has ended), or "idle" (no readers).
         produced: Elements that all tasks produced, over all iterations.
@@ -231,8 +242,6 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     anonymous: bool
     dataset_id: str
     pipeline: str
-    mode: str
-    cached: bool
     iteration: int
     state: str
     clients: int
@@ -249,6 +258,16 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     rounds: RoundsStatus | None = None
     links: tuple[LinkReport, ...] = ()
 
+    def __repr__(self) -> str:
+        from dsnb.monitor.status_text import job_lines  # the tables that it prints are made of the classes of this file
+
+        return "\n".join(job_lines(self))
+
+    def _repr_html_(self) -> str:
+        from dsnb.monitor.status_html import job_html
+
+        return job_html(self)
+
     @property
     def elements_produced(self) -> int:
         """Elements that the pipeline produced, each counted once; the same as `produced`."""
@@ -260,13 +279,13 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
         return next((trainer for trainer in self.trainers if trainer.trainer_id == trainer_id), None)
 
 
-class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerStatus(StatusRecord, WorkerIdentity, frozen=True, kw_only=True):
     """One worker.
 
+    `WorkerIdentity` in `dsnb/wire/field_groups.py` describes the other fields.
+
     Attributes:
-        name: "w0", "w1" and so on, in the order in which workers join.
         state: "running" or "draining"; lost workers are in the events.
-        isolation: "thread" (in the process that started the service) or "process".
         busy_ns: Time that its pipelines spent working, summed over tasks.
         cache_bytes: Bytes of elements that it holds now, over all tasks.
         heartbeat_age_s: Seconds since its last report.
@@ -279,15 +298,12 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
         cpu_ns: CPU time of its process, which thread workers share with others.
         cpus: The number of CPUs that it may use; 0 if unknown.
         idle_ns: Idle time of those CPUs, summed over them, whichever processes use them; 0 if unknown.
+        host: The name of its host.
+        host_id: The same for all workers that compete for the same CPUs; empty if unknown.
     """
 
-    name: str
-    uid: str
-    address: str
-    state: str
-    isolation: str
-    pid: int
-    tasks: int
+    state: str = ""
+    tasks: int = 0
     produced: int = 0
     sent_elements: int = 0
     sent_bytes: int = 0
@@ -305,9 +321,25 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int = 0
     cpus: int = 0
     idle_ns: int = 0
+    host: str = ""
+    host_id: str = ""
 
 
-class EventStatus(msgspec.Struct, frozen=True, kw_only=True):
+class HostStatus(StatusRecord, HostUse, frozen=True, kw_only=True):
+    """A host of workers, by the newest report of one of them.
+
+    `HostUse` in `dsnb/wire/host_use.py` describes the other fields.
+
+    Attributes:
+        name: Its name, as in `WorkerStatus.host`.
+        host_id: Its id, as in `WorkerStatus.host_id`.
+    """
+
+    name: str = ""
+    host_id: str = ""
+
+
+class EventStatus(StatusRecord, frozen=True, kw_only=True):
     """An event of the service, in words; `level` is "info" or "warning"."""
 
     time: float
@@ -315,7 +347,7 @@ class EventStatus(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class OlderJobs(msgspec.Struct, frozen=True, kw_only=True):
+class OlderJobs(StatusRecord, frozen=True, kw_only=True):
     """Totals of the finished jobs that are no longer shown one by one.
 
     Attributes:
@@ -331,7 +363,23 @@ class OlderJobs(msgspec.Struct, frozen=True, kw_only=True):
     lost_splits: int = 0
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class AutoscaleStatus(StatusRecord, frozen=True, kw_only=True):
+    """The automatic choice of the number of workers, while it is on.
+
+    Attributes:
+        minimum: The least number of workers.
+        maximum: The greatest number of workers.
+        wanted: The number that the jobs need at present, within these limits.
+        reason: The last decision, in words; empty before the first.
+    """
+
+    minimum: int
+    maximum: int
+    wanted: int
+    reason: str = ""
+
+
+class Snapshot(StatusRecord, frozen=True, kw_only=True):
     """The whole service at one moment.
 
     Attributes:
@@ -341,6 +389,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         jobs: The jobs with readers, and the newest hundred of those without.
         older: Totals of the finished jobs before these. A job that is read again returns to `jobs`.
         scalable: Whether the service starts its workers itself, so that their number can be changed.
+        network: "loopback" if only this machine can connect; otherwise "tls", or "plain" if connections are not
+            encrypted.
+        autoscale: The automatic choice of their number; None while it is off.
+        hosts: The hosts of its workers, and how much of their memory and GPUs is in use.
     """
 
     version: int
@@ -354,6 +406,19 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[EventStatus, ...] = ()
     scalable: bool = False
     older: OlderJobs | None = None
+    network: str = "loopback"
+    autoscale: AutoscaleStatus | None = None
+    hosts: tuple[HostStatus, ...] = ()
+
+    def __repr__(self) -> str:
+        from dsnb.monitor.status_text import status_text
+
+        return status_text(self)
+
+    def _repr_html_(self) -> str:
+        from dsnb.monitor.status_html import status_tables, summary
+
+        return f"<p>{summary(self)}</p>{status_tables(self)}"
 
     @property
     def job_count(self) -> int:

@@ -17,6 +17,7 @@ from dsnb.monitor.formatting import (
     format_bytes,
     format_count,
     format_duration,
+    format_mode,
     format_rate,
     format_share,
     wait_level,
@@ -99,13 +100,14 @@ def worker_table(workers: Iterable[WorkerStatus], fields: Iterable[str], rates: 
 
     Args:
         workers: The workers.
-        fields: Names of columns, of `WORKER`.
+        fields: Names of columns, of `WORKER`. The column "host" is left out if all workers are on one host.
         rates: The rates of the last seconds; None if they are unknown.
     """
     rows = {
         worker.name: _WorkerRow(worker=worker, rates=rates.worker(worker.uid) if rates else None) for worker in workers
     }
-    return _table(WORKER, fields, rows)
+    one_host = len({row.worker.host for row in rows.values()}) < 2
+    return _table(WORKER, [field for field in fields if field != "host" or not one_host], rows)
 
 
 def _busy(row: _WorkerRow) -> Cell:
@@ -118,6 +120,14 @@ def _sent_rate(row: _WorkerRow) -> Cell:
     if row.rates is None:
         return _UNKNOWN
     return Cell(text=f"{format_bytes(row.rates.sent_bytes)}/s", value=round(row.rates.sent_bytes))
+
+
+def _cpus(row: _WorkerRow) -> Cell:
+    if row.rates is None:
+        return _UNKNOWN
+    used, idle, cpus = row.rates.used_cpus, row.rates.idle_cpus, row.worker.cpus
+    host = f"; its host has {cpus}" + (f", {idle:.1f} of them idle" if idle is not None else "") if cpus else ""
+    return Cell(text=f"{used:.1f}", value=round(used, 2), title=f"CPUs that its process uses{host}")
 
 
 def _cache(row: _WorkerRow) -> Cell:
@@ -151,6 +161,11 @@ def job_table(jobs: Iterable[JobStatus], fields: Iterable[str], rates: Rates | N
     return _table(JOB, fields, rows)
 
 
+def running_first(jobs: Iterable[JobStatus]) -> list[JobStatus]:
+    """Jobs in the order in which people look for them: those that are read, then the others; the order is kept else."""
+    return sorted(jobs, key=lambda job: job.state == "finished" or not job.clients)
+
+
 def _job_state(row: _JobRow) -> Cell:
     return Cell(text=row.job.state, title=f"paused by {row.job.paused_by}" if row.job.paused_by else None)
 
@@ -162,6 +177,11 @@ class _TrainerRow(msgspec.Struct, frozen=True, kw_only=True):
     job: JobStatus
     trainer: TrainerStatus
     rates: TrainerRates | None
+
+
+def listed_trainers(job: JobStatus) -> list[TrainerStatus]:
+    """The trainers without those that left and had nothing, such as readers that came when a pass was over."""
+    return [one for one in job.trainers if one.clients or one.elements or one.skipped or one.lost]
 
 
 def trainer_table(job: JobStatus, fields: Iterable[str], rates: Rates | None = None) -> Table:
@@ -177,7 +197,7 @@ def trainer_table(job: JobStatus, fields: Iterable[str], rates: Rates | None = N
         trainer.trainer_id: _TrainerRow(
             job=job, trainer=trainer, rates=trainer_rates(of_job, trainer.trainer_id) if of_job else None
         )
-        for trainer in job.trainers
+        for trainer in listed_trainers(job)
     }
     return _table(TRAINER if job.cached else TRAINER | _CLIENT, fields, rows)
 
@@ -199,9 +219,13 @@ def _decodes(row: _TrainerRow) -> Cell:
     return _share(row.rates.decode_share if row.rates else None, row.trainer.decode_ns, row.trainer)
 
 
+def _converts(row: _TrainerRow) -> Cell:
+    return _share(row.rates.convert_share if row.rates else None, row.trainer.convert_ns, row.trainer)
+
+
 def _own_loop(row: _TrainerRow) -> Cell:
     one = row.trainer
-    rest_ns = max(0, one.active_ns - one.wait_ns - one.decode_ns)
+    rest_ns = max(0, one.active_ns - one.wait_ns - one.decode_ns - one.convert_ns)
     return _share(row.rates.own_loop_share if row.rates else None, rest_ns, one)
 
 
@@ -212,8 +236,13 @@ def _active(row: _TrainerRow) -> Cell:
 
 def _skipped(row: _TrainerRow) -> Cell:
     skipped = row.trainer.skipped
-    level = "bad" if row.rates and row.rates.skipped > 0 else "warn" if skipped else ""
-    return Cell(text=format_count(skipped), value=skipped, level=level)
+    losing = row.rates and row.rates.skipped > 0 and not row.trainer.evicted_by
+    return Cell(text=format_count(skipped), value=skipped, level="bad" if losing else "warn" if skipped else "")
+
+
+def _trainer_name(row: _TrainerRow) -> Cell:
+    name, by = row.trainer.trainer_id, row.trainer.evicted_by
+    return Cell(text=f"{name} (evicted)" if by else name, value=name, title=f"evicted by {by}" if by else None)
 
 
 def _skipped_and_lost(row: _TrainerRow) -> Cell:
@@ -276,6 +305,7 @@ def _per_second(get: Callable[[Any], float], meaning: str) -> _Declared:
 WORKER = _by_field(
     _text("worker", "worker", lambda row: row.worker.name, "in the order in which they joined"),
     _text("address", "address", lambda row: row.worker.address),
+    _text("host", "host", lambda row: row.worker.host),
     _text("state", "state", lambda row: row.worker.state),
     _text("isolation", "runs as", lambda row: row.worker.isolation),
     (Column(field="busy", title="busy", meaning="seconds of pipeline work per second, over all its tasks"), _busy),
@@ -285,6 +315,7 @@ WORKER = _by_field(
     (Column(field="sent_rate", title="sends", meaning="bytes sent to clients per second"), _sent_rate),
     (Column(field="cache_bytes", title="cache", meaning="bytes of elements in memory"), _cache),
     _bytes("capacity_bytes", "cache limit", lambda row: row.worker.capacity_bytes, "the most that the cache may hold"),
+    (Column(field="cpus", title="CPUs", meaning="CPUs that its process uses; thread workers share a process"), _cpus),
     _bytes("rss_bytes", "memory", lambda row: row.worker.rss_bytes, "memory of its process"),
     _count("tasks", "tasks", lambda row: row.worker.tasks),
     _count("readers", "readers", lambda row: row.worker.readers),
@@ -296,7 +327,7 @@ WORKER = _by_field(
 JOB = _by_field(
     _text("job", "job", lambda row: row.job.name),
     (Column(field="state", title="state", numeric=False), _job_state),
-    _text("mode", "mode", lambda row: row.job.mode),
+    _text("mode", "mode", lambda row: format_mode(row.job.mode), "as in dsnb.distribute"),
     _count("pass", "pass", lambda row: row.job.iteration + 1, "1 is the first pass over the data"),
     _count("clients", "clients", lambda row: row.job.clients, "iterators that read now"),
     _count("produced", "produced", lambda row: row.job.produced, "elements produced, over all passes"),
@@ -309,11 +340,15 @@ JOB = _by_field(
 
 _SKIPPED = Column(field="skipped", title="skipped", meaning="evicted from the window before this trainer read them")
 TRAINER = _by_field(
-    _text("trainer", "trainer", lambda row: row.trainer.trainer_id, "the id given in CrossTrainerCache"),
+    (
+        Column(field="trainer", title="trainer", meaning="the id given in CrossTrainerCache", numeric=False),
+        _trainer_name,
+    ),
     _count("elements", "elements", lambda row: row.trainer.elements, "consumed so far"),
     _per_second(lambda row: row.rates.consumed, "elements consumed per second"),
     (Column(field="wait", title="waits", meaning="share of its time spent waiting in next()"), _waits),
     (Column(field="decode", title="decodes", meaning="share of its time spent building elements"), _decodes),
+    (Column(field="convert", title="converts", meaning="share of its time spent making tensors"), _converts),
     (Column(field="own_loop", title="own loop", meaning="share of its time spent outside of next()"), _own_loop),
     (Column(field="active", title="reads for", meaning="time since it began to read"), _active),
     _count(
@@ -322,7 +357,7 @@ TRAINER = _by_field(
         lambda row: sum(cursor.offset for cursor in row.trainer.cursors),
         "first element not consumed, summed over tasks",
     ),
-    _count("lag", "lag", lambda row: row.trainer.lag, "produced and not consumed, summed over tasks"),
+    _count("lag", "lag", lambda row: row.trainer.lag, "produced and not consumed, summed over all workers"),
     _count("hits", "hits", lambda row: row.trainer.hits, "in the cache because another trainer had requested them"),
     _count("misses", "misses", lambda row: row.trainer.misses, "produced for this trainer"),
     (_SKIPPED, _skipped),

@@ -21,7 +21,8 @@ def connect(service: str | DataService | None = None, token: str | None = None) 
     """Attach to a running service, of this process or another. The returned object never stops it.
 
     Args:
-        service: The service's name or address; None for the only one of this user on this host.
+        service: The service's name or address, or the path of its join file. None for the service of the join file
+            that the environment variable `DSNB_JOIN_FILE` names, or else for the only one of this user on this host.
         token: The service's token; None to look it up in this user's connection files, then in `DSNB_TOKEN`.
 
     Raises:

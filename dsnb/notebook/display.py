@@ -6,44 +6,24 @@ import os
 import threading
 from collections.abc import Iterable
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dsnb.dashboard.feed import Feed
 from dsnb.dashboard.source import INTERVAL_S
 from dsnb.errors import DsnbError
-from dsnb.monitor.formatting import LEVEL_SIGNS, plural
-from dsnb.monitor.snapshot import JobStatus, Snapshot
-from dsnb.monitor.tables import html_table, trainer_table, worker_table
+from dsnb.monitor.formatting import LEVEL_SIGNS
 from dsnb.monitor.verdict import Verdict
 from dsnb.monitor.watch import watch_snapshots
+from dsnb.notebook.frontend import Frontend, detect_frontend, vs_code_url
 
 if TYPE_CHECKING:
     from dsnb.dashboard.server import DashboardServer
-
-_MAX_JOBS = 8
-_WORKER_COLUMNS = ("worker", "state", "isolation", "tasks", "produced", "cache_bytes")
-_TRAINER_COLUMNS = ("trainer", "elements", "wait", "lag", "hits", "misses", "skipped", "lost")
 
 
 def service_title(name: str, target: str) -> str:
     """The service's name and address, as HTML."""
     return f"<b>dsnb</b> service <code>{escape(name)}</code> at <code>{escape(target)}</code>"
-
-
-def summary(snapshot: Snapshot) -> str:
-    """One line about the state of the service: workers, jobs, skipped elements, lost splits."""
-    read = [job for job in snapshot.jobs if job.state == "running"]
-    parts = [plural(len(snapshot.workers), "worker"), f"{len(read)} of {snapshot.job_count:,} jobs running"]
-    skipped = sum(trainer.skipped for job in snapshot.jobs for trainer in job.trainers)
-    lost = sum(job.lost_splits for job in snapshot.jobs)
-    parts += [f"<b>{skipped:,} elements skipped</b>"] if skipped else []
-    parts += [f"<b>{lost:,} splits lost</b>"] if lost else []
-    return " · ".join(parts)
-
-
-def tables(snapshot: Snapshot) -> str:
-    """The current workers and the newest jobs, as HTML tables."""
-    return _workers(snapshot) + "".join(map(_job, snapshot.jobs[-1 : -_MAX_JOBS - 1 : -1])) + _older(snapshot)
 
 
 def verdicts_html(found: Iterable[Verdict]) -> str:
@@ -61,36 +41,27 @@ def error_html(error: DsnbError) -> str:
     return escape(" – ".join(part for part in (error.what, error.hint) if part))
 
 
-def dashboard_links(url: str) -> str:
-    """Links to the dashboard: its address, and the one through Jupyter if that differs."""
+def dashboard_links(url: str, *, in_jupyter: bool = True) -> str:
+    """Links to the dashboard: its address, and the one through Jupyter if that differs.
+
+    Args:
+        url: The dashboard's address on this machine.
+        in_jupyter: Whether the links are shown in Jupyter, which may have a proxy.
+    """
+    frontend, (port, path) = detect_frontend(), _port_and_path(url)
+    if frontend is Frontend.COLAB:
+        return "<code>svc.dashboard()</code> shows the dashboard"
     browser_url = _browser_url(url)
     first = f'<a href="{escape(browser_url, quote=True)}" target="_blank">open the dashboard</a>'
     if browser_url != url:
         return f'{first} (<a href="{escape(url, quote=True)}" target="_blank">on the kernel\'s machine</a>)'
+    if frontend is Frontend.VS_CODE:
+        return f"{first} (port {port})"
+    if not in_jupyter:
+        return first
     # Only the browser knows whether Jupyter itself is reached through another machine, so offer both links.
-    port, _, path = url.rpartition(":")[2].partition("/")
     through = escape(f"/proxy/{port}/{path}", quote=True)
     return f'{first} (<a href="{through}" target="_blank">through Jupyter</a>)'
-
-
-def _older(snapshot: Snapshot) -> str:
-    more = snapshot.job_count - min(len(snapshot.jobs), _MAX_JOBS)
-    return f"<p>and {more:,} older jobs: <code>svc.status().jobs</code></p>" if more > 0 else ""
-
-
-def _workers(snapshot: Snapshot) -> str:
-    if not snapshot.workers:
-        return "<p>No workers: <code>svc.scale(2)</code> starts two.</p>"
-    return html_table(worker_table(snapshot.workers, _WORKER_COLUMNS))
-
-
-def _job(job: JobStatus) -> str:
-    sharing = ", shared through the cross-trainer cache" if job.cached else ""
-    title = (
-        f"<p><b>job {escape(job.name)}</b> ({job.mode}{sharing}): {job.state}, "
-        f"{job.produced:,} elements produced, {job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
-    )
-    return title + (html_table(trainer_table(job, _TRAINER_COLUMNS), bars=True) if job.trainers else "")
 
 
 class LazyDashboard:
@@ -115,43 +86,123 @@ class LazyDashboard:
                 self._server = start_in_thread(self.feed, look_up_address=lambda: self._address)
             return self._server.url
 
-    def stop(self) -> None:
-        """Stop the server and the feed; a second call does nothing."""
-        self.feed.stop()
+    def stop(self, end: str = "") -> None:
+        """Stop the server and the feed; a second call does nothing.
+
+        Args:
+            end: Why pages show nothing new from now on, as a sentence.
+        """
+        self.feed.stop(end=end)
         with self._lock:
             server, self._server = self._server, None
         if server is not None:
-            server.stop()
+            server.stop(end)
+
+
+_FOLLOW_THEME = """<script>(function () {
+  var at = document.currentScript && document.currentScript.parentElement, data = document.body.dataset;
+  if (!at) return;
+  function theme() {
+    if (data.vscodeThemeKind) return /(dark|contrast)$/.test(data.vscodeThemeKind) ? "dark" : "light";
+    return data.jpThemeLight === undefined ? "" : data.jpThemeLight === "false" ? "dark" : "light";
+  }
+  at.querySelectorAll("iframe[data-dsnb]").forEach(function (frame) {
+    function tell() {
+      if (theme() && frame.contentWindow) frame.contentWindow.postMessage({dsnbTheme: theme()}, "*");
+    }
+    frame.addEventListener("load", tell);
+    if (theme())
+      new MutationObserver(tell).observe(document.body, {
+        attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind"]
+      });
+  });
+})();</script>"""
+"""Tells the page in the frame the theme of JupyterLab or VS Code, which a page of another origin cannot ask for.
+
+VS Code runs a script of an output as a new element at the output's end, so the frame is not always next to the script.
+"""
 
 
 class DashboardFrame:
-    """Displays the dashboard: an inline frame in a notebook."""
+    """Displays the dashboard: an inline frame in a notebook.
 
-    def __init__(self, url: str, height: int) -> None:
+    Args:
+        url: The dashboard's address for the user's browser.
+        height: The height of the frame, in pixels.
+        note: A sentence, as HTML, that is shown above the frame.
+    """
+
+    def __init__(self, url: str, height: int, note: str = "") -> None:
         self.url = url
         self.height = height
+        self._note = note
 
     def __repr__(self) -> str:
         return "Dashboard(live in the page)"
 
     def _repr_html_(self) -> str:
+        return self._html() + _FOLLOW_THEME
+
+    def _mime_(self) -> tuple[str, str]:
+        # marimo's display protocol. A script would make marimo wrap the output in a frame of 400 pixels.
+        return "text/html", self._html(f"#theme={_marimo_theme()}")
+
+    def _html(self, fragment: str = "") -> str:
         url = escape(self.url, quote=True)
         return (
-            f'<p>dsnb dashboard: <a href="{url}" target="_blank">{url}</a></p>'
-            f'<iframe src="{url}" width="100%" height="{self.height}" style="border:0"></iframe>'
+            f'<p>dsnb dashboard: <a href="{url}" target="_blank">{url}</a>{self._note}</p><iframe data-dsnb'
+            f' src="{url}{fragment}" width="100%" height="{self.height}" style="border:0"></iframe>'
         )
 
 
+class ColabFrame:
+    """Displays the dashboard in Colab, whose browser reaches a port of the kernel only through Colab's own function."""
+
+    def __init__(self, port: str, path: str, height: int) -> None:
+        self._port, self._path, self._height = port, path, height
+
+    def __repr__(self) -> str:
+        return "Dashboard(live in the page)"
+
+    def _ipython_display_(self) -> None:
+        output: Any = import_module("google.colab.output")  # only Colab has it
+        output.serve_kernel_port_as_iframe(int(self._port), path=f"/{self._path}", height=str(self._height))
+
+
 def dashboard_frame(url: str, height: int) -> Any:
-    """The inline frame for a dashboard served at `url`; `DSNB_DASHBOARD_URL` or JupyterHub's proxy may change it."""
-    return DashboardFrame(_browser_url(url), height)
+    """What displays the dashboard served at `url`, for the application that shows the cells.
+
+    `DSNB_DASHBOARD_URL`, JupyterHub's proxy and VS Code's port forwarding may change the address.
+    """
+    frontend = detect_frontend()
+    port, path = _port_and_path(url)
+    if frontend is Frontend.COLAB and "DSNB_DASHBOARD_URL" not in os.environ:
+        return ColabFrame(port, path, height)
+    note = f"<br>{_forwarding_note(port)}" if frontend is Frontend.VS_CODE else ""
+    return DashboardFrame(_browser_url(url), height, note)
+
+
+def _forwarding_note(port: str) -> str:
+    return f"If it stays empty, forward port {port} in the Ports view of VS Code."
+
+
+def _port_and_path(url: str) -> tuple[str, str]:
+    port, _, path = url.rpartition(":")[2].partition("/")
+    return port, path
 
 
 def _browser_url(url: str) -> str:
     template, prefix = os.environ.get("DSNB_DASHBOARD_URL"), os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
-    port, _, path = url.rpartition(":")[2].partition("/")
+    port, path = _port_and_path(url)
     if template:
-        return template.format(port=port, **os.environ)
+        return f"{template.format(port=port, **os.environ).rstrip('/')}/{path}"
+    if detect_frontend() is Frontend.VS_CODE:
+        return vs_code_url(port, path)
     if prefix:
         return f"{prefix.rstrip('/')}/proxy/{port}/{path}"
     return url
+
+
+def _marimo_theme() -> str:
+    """The theme of the marimo notebook that displays something now; "light" if it follows the system's."""
+    return str(import_module("marimo").app_meta().theme)

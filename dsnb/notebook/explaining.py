@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.monitor.verdict import Verdict, verdicts
+from dsnb.monitor.verdict import Verdict, is_read, latest_verdicts
 from dsnb.notebook.display import verdicts_html
 
 _NO_VERDICT_TEXT = "No job was read long enough to say anything of it."
@@ -29,8 +29,23 @@ class Explanation(tuple[Verdict, ...]):
         return verdicts_html(self) or f"<p>{_NO_VERDICT_TEXT}</p>"
 
 
-def explain_over(status: Callable[[], Snapshot], seconds: float) -> Explanation:
-    """Take two snapshots of a service, `seconds` apart, and return the verdicts on what happened in between."""
+def explain_over(
+    status: Callable[[], Snapshot], seconds: float, history: Callable[[], Sequence[Snapshot]] = tuple
+) -> Explanation:
+    """Take two snapshots of a service, `seconds` apart, and return the verdicts on what happened in between.
+
+    If nothing was read meanwhile, or not for long enough, the verdicts are those on the end of the run, as the report
+    has them.
+
+    Args:
+        status: Returns the present snapshot.
+        seconds: The time between the two.
+        history: Returns what is known of the run until now, the oldest first.
+    """
     before = status()
     time.sleep(seconds)
-    return Explanation(verdicts(before, status()))
+    after = status()
+    if is_read(after, None) and (now := latest_verdicts([before, after])):
+        return Explanation(now)
+    known = sorted([*history(), before, after], key=lambda snapshot: snapshot.time)
+    return Explanation(latest_verdicts(known))

@@ -52,7 +52,7 @@ def progress(elements: Iterable[Any], **options: Any) -> Any:
     known = {"total": length} if length >= 0 else {}
     bar = import_module("tqdm.auto").tqdm  # imported late: on import it detects whether a notebook runs
     try:
-        return bar(elements, **{"unit": "element", **known, **options})
+        return bar(elements, **{"unit": " elements", **known, **options})
     except Exception as error:
         raise InvalidArgumentError(
             f"`options`: tqdm does not take {short_repr(options)}: {error}", hint="see the arguments of tqdm.auto.tqdm"

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from dsnb.errors import FailedPreconditionError
+from dsnb.monitor.comparison_report import RecordedRun, render_comparison
 from dsnb.monitor.html_report import render_html_report
 from dsnb.monitor.run_file import RunReader
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.monitor.verdict import Verdict, verdicts
+from dsnb.monitor.verdict import latest_verdicts
 from dsnb.system_limits import describe_os_error
 
 _SAMPLING_S = 2.0
@@ -27,7 +28,30 @@ def write_report(path: str | os.PathLike[str], snapshots: Sequence[Snapshot]) ->
     Raises:
         FailedPreconditionError: the file cannot be written.
     """
-    text = render_html_report(snapshots, _last_verdicts(snapshots))
+    return _write_page(path, render_html_report(snapshots, latest_verdicts(snapshots)))
+
+
+def write_comparison(path: str | os.PathLike[str], first: str, second: str) -> str:
+    """Write a page that compares two recorded runs, and return its absolute path.
+
+    Args:
+        path: The HTML file to write.
+        first: The file of one run.
+        second: The file of the other run.
+
+    Raises:
+        FailedPreconditionError: the page cannot be written, or a file is not a recorded run or has no snapshots yet.
+        NotFoundError: there is no such file.
+    """
+    same = os.path.basename(first) == os.path.basename(second)
+    runs = (
+        RecordedRun(name=file if same else os.path.basename(file), snapshots=read_recorded_run(file))
+        for file in (first, second)
+    )
+    return _write_page(path, render_comparison(*runs))
+
+
+def _write_page(path: str | os.PathLike[str], text: str) -> str:
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -47,7 +71,7 @@ def read_recorded_run(path: str) -> list[Snapshot]:
         FailedPreconditionError: the file is not a recorded run, or has no snapshots yet.
         NotFoundError: there is no such file.
     """
-    snapshots = _read_snapshots(path)
+    snapshots = recorded_snapshots(path)
     if not snapshots:
         raise FailedPreconditionError(
             f"{path} has no snapshots yet",
@@ -59,11 +83,12 @@ def read_recorded_run(path: str) -> list[Snapshot]:
 
 def recent_snapshots(path: str | None, status: Callable[[], Snapshot]) -> list[Snapshot]:
     """Return the recorded snapshots and the current one; with fewer than two recorded, sample for two seconds."""
-    before = _read_snapshots(path) if path is not None else []
+    before = recorded_snapshots(path) if path is not None else []
     return [*before, status()] if len(before) > 1 else [*before, *_sample(status)]
 
 
-def _read_snapshots(path: str) -> list[Snapshot]:
+def recorded_snapshots(path: str) -> list[Snapshot]:
+    """All snapshots that a recorded run has so far, the oldest first; perhaps none."""
     with RunReader(path) as reader:
         return list(reader.between(0.0, time.time()))
 
@@ -74,12 +99,3 @@ def _sample(status: Callable[[], Snapshot]) -> list[Snapshot]:
         time.sleep(_SAMPLING_S / _SAMPLES)
         snapshots.append(status())
     return snapshots
-
-
-def _last_verdicts(snapshots: Sequence[Snapshot]) -> tuple[Verdict, ...]:
-    """The verdicts at the last time in the run when a client was reading."""
-    for at in range(len(snapshots) - 1, 0, -1):
-        before = next((s for s in reversed(snapshots[:at]) if snapshots[at].time - s.time >= _SAMPLING_S / 2), None)
-        if before is not None and (found := verdicts(before, snapshots[at])):
-            return found
-    return ()

@@ -8,16 +8,20 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from dsnb.arguments import anything, checked, function_of, integer, number, optional, path, text
+from dsnb.arguments import anything, boolean, checked, function_of, integer, number, optional, path, text
 from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.monitor.controls import Controls, describe_caller
+from dsnb.monitor.formatting import format_time
+from dsnb.monitor.metrics_feed import MetricsFeed
 from dsnb.monitor.run_file import RunWriter
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.monitor.status_html import status_tables
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster
 from dsnb.notebook.explaining import Explanation, explain_over
-from dsnb.notebook.reporting import recent_snapshots, write_report
+from dsnb.notebook.joining import join_command
+from dsnb.notebook.reporting import recent_snapshots, recorded_snapshots, write_report
 from dsnb.notebook.settings import ClusterSettings, worker_count
 from dsnb.notebook.uninterruptible import run_uninterruptible as uninterrupted
 from dsnb.notebook.widget import ServiceCard
@@ -75,6 +79,7 @@ class DataService:
         self._borrowed = dashboard is not None
         self._dashboard = dashboard or display.LazyDashboard(target, token)
         self._writers = writers if writers is not None else []
+        self._metrics = MetricsFeed(self.status)
         self._card = card or ServiceCard(name, target, self._dashboard.feed, self.scale, self._dashboard.url)
 
     @property
@@ -91,7 +96,7 @@ class DataService:
     def workers(self) -> int:
         """The current number of workers."""
         if self._cluster is not None:
-            return len(self._cluster.workers)
+            return self._cluster.pool.size
         return len(self.status().workers)
 
     @checked()
@@ -131,6 +136,8 @@ class DataService:
     def explain(self, seconds: float = 2.0) -> Explanation:
         """Explain what limits the jobs that are being read: sentences with numbers and remedies, the worst first.
 
+        If nothing is being read any more, it says what limited the last jobs, as the report does.
+
         Args:
             seconds: How long to observe the service; values below 1 count as 1.
 
@@ -146,7 +153,13 @@ class DataService:
             ...     print(svc.explain(1.0))
             No job was read long enough to say anything of it.
         """
-        return explain_over(self.status, max(1.0, seconds))
+        return explain_over(self.status, max(1.0, seconds), self._history)
+
+    def _history(self) -> list[Snapshot]:
+        """What was recorded of the run, or else what the dashboard and the card have seen of it; the oldest first."""
+        if self._writers:
+            return recorded_snapshots(self._writers[-1].path)
+        return [sample.snapshot for sample in self._dashboard.feed.since(float("-inf"))]
 
     @checked(path=path, every=_INTERVAL)
     def record(self, path: str | os.PathLike[str], every: float = 1.0) -> RunWriter:
@@ -195,6 +208,25 @@ class DataService:
         recorded_path = self._writers[-1].path if self._writers else None
         return write_report(path, recent_snapshots(recorded_path, self.status))
 
+    @checked()
+    def metrics(self) -> str:
+        """Return the numbers of `status()` as text in the format of Prometheus, for a monitoring system.
+
+        Counters end in `_total`; they do not decrease from one call of this object to the next. The metric
+        `dsnb_verdict` compares calls that are at least five seconds apart, so it is missing in the first text.
+
+        Raises:
+            UnavailableError: the service does not answer.
+
+        Example:
+            >>> import dsnb
+            >>> with dsnb.start(workers=2, name="digits") as svc:
+            ...     text = svc.metrics()
+            >>> [line for line in text.splitlines() if line.startswith("dsnb_workers{")]
+            ['dsnb_workers{service="digits",state="running"} 2', 'dsnb_workers{service="digits",state="draining"} 0']
+        """
+        return self._metrics.text()
+
     @checked(workers=worker_count)
     def scale(self, workers: int) -> None:
         """Start or stop workers until there are `workers`. New workers join running jobs; DYNAMIC jobs lose no data.
@@ -212,7 +244,41 @@ class DataService:
             self._controls("scale").scale(workers)
             return
         cluster = self._cluster
-        uninterrupted(lambda: cluster.scale(workers))
+        if notice := uninterrupted(lambda: cluster.pool.scale(workers)):
+            print(f"dsnb: {notice}")
+
+    @checked(minimum=optional(worker_count), maximum=worker_count)
+    def autoscale(self, minimum: int | None = 1, maximum: int = 32) -> None:
+        """Choose the number of workers automatically from now on, by what the jobs need.
+
+        Every two seconds the service compares how much its readers could consume with what one worker makes. It adds
+        workers in one step if readers wait and workers help, removes them one by one if they are not needed, and does
+        nothing where something else limits a job. Each decision is an event; `status().autoscale` has the last one.
+
+        Args:
+            minimum: The least number of workers; None switches autoscaling off.
+            maximum: The greatest number of workers.
+
+        Raises:
+            InvalidArgumentError: `maximum` is less than `minimum`.
+            FailedPreconditionError: the service does not start its workers itself.
+
+        Example:
+            >>> import dsnb
+            >>> with dsnb.start(workers=1) as svc:
+            ...     svc.autoscale(minimum=1, maximum=4)
+            ...     limits = svc.status().autoscale
+            ...     svc.autoscale(None)
+            ...     limits.minimum, limits.maximum, svc.status().autoscale
+            (1, 4, None)
+        """
+        if minimum is not None and maximum < max(1, minimum):
+            raise InvalidArgumentError(
+                f"`maximum` is {maximum}, and `minimum` is {minimum}",
+                did="nothing was changed",
+                hint="pass a maximum of at least 1 that is not less than the minimum, as in svc.autoscale(1, 32)",
+            )
+        self._controls("autoscale").autoscale(minimum or 0, 0 if minimum is None else maximum)
 
     @checked(job_name=optional(text), dataset_id=optional(text))
     def forget(self, job_name: str | None = None, *, dataset_id: str | None = None) -> None:
@@ -329,6 +395,31 @@ class DataService:
         """
         self._controls("remove").remove(worker)
 
+    @checked(inline=boolean)
+    def join_command(self, inline: bool = False) -> str:
+        """Return the command that starts a worker of this service on another machine.
+
+        Args:
+            inline: False: the command names a join file, which this call writes (mode 0600) and which has to be copied
+                to that machine first, to the same path or another; a printed line says so. True: the command contains
+                everything, to be pasted into a shell there.
+
+        Returns:
+            The command. Whoever has the join file, or the inline command, may run code on the service's workers.
+
+        Raises:
+            FailedPreconditionError: the service listens on loopback, where other machines cannot reach it.
+            UnavailableError: the service does not answer.
+
+        Example:
+            >>> import dsnb
+            >>> with dsnb.start(workers=1, host="auto", tls=False) as svc:
+            ...     svc.join_command(inline=True).splitlines()[0]
+            "dsnb worker --join - <<'END'"
+        """
+        self._check_running()
+        return join_command(self.name, self.target, self._token, inline=inline)
+
     def _controls(self, action: str) -> Controls:
         self._check_running()
         return Controls(self.target, self._token, requested_by=describe_caller(f"svc.{action}()"))
@@ -363,7 +454,8 @@ class DataService:
         for writer in self._writers:
             writer.stop()
         self._card.stop()
-        self._dashboard.stop()
+        what = "The service was stopped" if self._cluster is not None else "This dashboard was closed"
+        self._dashboard.stop(f"{what} at {format_time(time.time())}.")
         if self._cluster is not None:
             self._cluster.stop()
 
@@ -409,12 +501,21 @@ class DataService:
         shown = {} if self.stopped else self._card.mime_bundle()
         return {**shown, "text/plain": repr(self), "text/html": self._repr_html_()}
 
+    def _mime_(self) -> tuple[str, str]:
+        # marimo's display protocol; marimo has no ipywidgets, so it shows the state of the moment.
+        if self.stopped:
+            return "text/html", self._repr_html_()
+        try:
+            return "text/html", self._card.static_html(self.status())
+        except DsnbError:
+            return "text/html", self._repr_html_()
+
     def _repr_html_(self) -> str:
         head = display.service_title(self.name, self.target)
         if self.stopped:
             return f"{head}: stopped"
         try:
-            return head + display.tables(self.status())
+            return head + status_tables(self.status())
         except DsnbError as error:
             return head + display.unreachable_html(error.what)
 

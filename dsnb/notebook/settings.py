@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from dsnb.arguments import integer
+from dsnb.errors import InvalidArgumentError
 
 worker_count: Final = integer(0, 1_000, "pass 0 to 1,000 workers")
+_LIMITS_HINT: Final = "pass the least and the greatest number of workers, as in autoscale=(1, 8)"
+
+
+def worker_limits(name: str, value: Any) -> tuple[int, int]:
+    """The least and the greatest number of workers, from a pair of them.
+
+    Raises:
+        InvalidArgumentError: the value is not such a pair.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise InvalidArgumentError(f"{name}: {value!r} is not a pair of numbers", hint=_LIMITS_HINT)
+    least, greatest = (integer(0, 1_000, _LIMITS_HINT)(name, one) for one in value)
+    if greatest < max(1, least):
+        raise InvalidArgumentError(f"{name}: from {least} to {greatest} workers is not possible", hint=_LIMITS_HINT)
+    return least, greatest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +31,10 @@ class ClusterSettings:
     """The arguments of `start`, except the name and the number of workers."""
 
     isolation: str = "thread"
-    port: int = 0
+    on: Any = None
+    port: int | str = 0
     host: str = "127.0.0.1"
+    tls: bool | None = None
     token: str | None = field(default=None, repr=False)
     work_dir: str | None = None
     cross_trainer_cache_size_bytes: int | None = None

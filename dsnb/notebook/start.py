@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
-from dsnb.arguments import checked, integer, milliseconds, nbytes, one_of, optional, path, port
+from dsnb.arguments import boolean, checked, integer, milliseconds, nbytes, one_of, optional, path
 from dsnb.errors import FailedPreconditionError
-from dsnb.notebook.settings import ClusterSettings, worker_count
+from dsnb.launchers.choice import launcher_for, launcher_or_none
+from dsnb.launchers.launcher import Launcher
+from dsnb.notebook.settings import ClusterSettings, worker_count, worker_limits
 from dsnb.notebook.uninterruptible import run_uninterruptible as uninterrupted
 from dsnb.wire import discovery, forks
-from dsnb.wire.addresses import loopback, token
+from dsnb.wire.addresses import listen_host, ports, token
 from dsnb.wire.discovery import service_name
-from dsnb.worker.process import WorkerProcess
 
 if TYPE_CHECKING:
     from dsnb.notebook.service import DataService
+
+LOOPBACK: Final = "127.0.0.1"
 
 _ISOLATION = one_of(
     "thread",
@@ -30,11 +33,14 @@ _lock = threading.RLock()
 
 
 @checked(
-    workers=worker_count,
+    workers=optional(worker_count),
     name=optional(service_name),
     isolation=_ISOLATION,
-    port=port,
-    host=loopback,
+    autoscale=optional(worker_limits),
+    on=launcher_or_none,
+    port=ports,
+    host=optional(listen_host, LOOPBACK),
+    tls=optional(boolean),
     token=optional(token),
     work_dir=optional(path),
     cross_trainer_cache_size_bytes=optional(nbytes),
@@ -43,12 +49,15 @@ _lock = threading.RLock()
     consumer_timeout_ms=optional(milliseconds),
 )
 def start(
-    workers: int = 2,
+    workers: int | None = None,
     *,
     name: str | None = None,
     isolation: Literal["thread", "process"] = "thread",
-    port: int = 0,
-    host: str = "127.0.0.1",
+    on: Any = None,
+    autoscale: tuple[int, int] | None = None,
+    port: int | range | str = 0,
+    host: str | None = None,
+    tls: bool | None = None,
     token: str | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     cross_trainer_cache_size_bytes: int | None = None,
@@ -63,14 +72,22 @@ def start(
     a new service replaces it, provided that no client reads from the old one. A printed line says what was done.
 
     Args:
-        workers: The number of workers.
+        workers: The number of workers. None: 2, or with Dask one on each Dask worker.
         name: The service's name. None: this process's running service if there is one, else a new service called
             "default", "default-2", ...
         isolation: Where workers run. "thread": in this process; they start immediately. "process": in child processes
             that end with this one; they take a second to start, do not compete for this process's GIL, and if one
-            dies, the reason is reported and the worker is replaced.
-        port: The dispatcher's port; 0 for a free one.
-        host: The address to listen on; loopback only.
+            dies, the reason is reported and the worker is replaced. Ignored if `on` is given.
+        on: Where else workers run: "ray", a Dask client or cluster, or a launcher of `dsnb.launchers`. None: on this
+            host.
+        autoscale: The least and the greatest number of workers, if their number is chosen automatically, as
+            `DataService.autoscale` does. It begins with `workers`. None: the number stays as it is.
+        port: The dispatcher's port; 0 for a free one. A range, as in `range(5100, 5201)` or "5100-5200", stands for
+            the first free ports, of the dispatcher and of the workers: for firewalls that let only these through.
+        host: The address to listen on. None: 127.0.0.1, so that only this machine can connect. "auto": the address that
+            routes to other machines; `svc.join_command()` then says how they join.
+        tls: Whether connections are encrypted. None: yes if `host` is not loopback, which needs the extra
+            dsnb[cluster]. With False, everybody on the network can read the elements; the status then has a warning.
         token: The secret that callers must send; None for a random one.
         work_dir: A directory for this service alone, created if missing. It keeps jobs, splits and the token, so that a
             service started there again resumes. None: nothing outlives the process.
@@ -100,8 +117,10 @@ def start(
     """
     settings = ClusterSettings(
         isolation=isolation,
-        port=port,
-        host=host,
+        on=on,
+        port=cast("int | str", port),  # `ports` has replaced a range by text
+        host=host or LOOPBACK,
+        tls=tls,
         token=token,
         work_dir=None if work_dir is None else os.path.abspath(work_dir),
         cross_trainer_cache_size_bytes=cross_trainer_cache_size_bytes,
@@ -112,54 +131,72 @@ def start(
     forks.check_grpc()
     with _lock:
         known = _running.get(name) if name is not None else next(iter(_running.values()), None)
+        count = _WorkerCount(workers, autoscale)
         if known is None:
-            return _start(name, workers, settings)
+            return _start(name, count, settings)
         changed = _changed_settings(known.settings, settings)
-        return _replace(known, workers, settings, changed, replace) if changed else _reuse(known, workers)
+        return _replace(known, count, settings, changed, replace) if changed else _reuse(known, count)
 
 
-def _start(name: str | None, workers: int, settings: ClusterSettings) -> DataService:
+class _WorkerCount(NamedTuple):
+    """How many workers were requested, and the limits between which the service may choose."""
+
+    workers: int | None
+    autoscale: tuple[int, int] | None
+
+    def first(self, default: int) -> int:
+        """The number of workers to start with."""
+        if self.workers is not None or self.autoscale is None:
+            return default if self.workers is None else self.workers
+        least, greatest = self.autoscale
+        return min(max(default, least), greatest)
+
+    def switch_autoscaling(self, service: DataService) -> None:
+        if self.autoscale is not None:
+            service.autoscale(*self.autoscale)
+        elif service.status().autoscale is not None:
+            service.autoscale(None)
+
+
+def _start(name: str | None, count: _WorkerCount, settings: ClusterSettings) -> DataService:
     """Start a new service; on an error or an interrupt, undo everything that was started."""
-    prestarted: list[WorkerProcess] = []
+    launcher = launcher_for(settings.on, settings.isolation)
 
     def start_or_undo() -> DataService:
         try:
-            if settings.isolation == "process":
-                _prestart_workers(prestarted, workers)
-            return _start_cluster(name, workers, settings, prestarted)
+            launcher.check(settings.host)
+            workers = count.first(launcher.default_count())
+            launcher.prestart(workers)
+            return _start_cluster(name, workers, count.autoscale, settings, launcher)
         except BaseException:
-            for process in prestarted:
-                process.stop(0.0)
+            launcher.close()
             raise
 
     return uninterrupted(start_or_undo, undo=lambda service: service.stop())
 
 
-def _prestart_workers(prestarted: list[WorkerProcess], count: int) -> None:
-    """Start worker processes early, so that their imports overlap with those of this process."""
-    for _ in range(count):
-        prestarted.append(WorkerProcess())
-        prestarted[-1].prestart()
-
-
 def _start_cluster(
-    name: str | None, workers: int, settings: ClusterSettings, prestarted: list[WorkerProcess]
+    name: str | None, workers: int, autoscale: tuple[int, int] | None, settings: ClusterSettings, launcher: Launcher
 ) -> DataService:
     from dsnb.notebook.cluster import Cluster
     from dsnb.notebook.service import DataService
 
     claimed = discovery.claim(name)
     try:
-        cluster = Cluster(claimed.name, settings, lambda: _forget(claimed.name), prestarted)
+        cluster = Cluster(claimed.name, settings, launcher, lambda: _forget(claimed.name))
     except BaseException:
         discovery.retract(claimed)
         raise
     try:
-        cluster.scale(workers)
+        notice = cluster.pool.scale(workers)
+        service = DataService(claimed.name, cluster.dispatcher.target, cluster.dispatcher.token, cluster)
+        if autoscale is not None:
+            service.autoscale(*autoscale)
     except BaseException:
         cluster.stop()
         raise
-    service = DataService(claimed.name, cluster.dispatcher.target, cluster.dispatcher.token, cluster)
+    if notice:
+        print(f"dsnb: {notice}")
     _running[claimed.name] = service
     return service
 
@@ -178,9 +215,13 @@ def _changed_settings(running: ClusterSettings, requested: ClusterSettings) -> l
     return [name for name in given if getattr(requested, name) != getattr(running, name)]
 
 
-def _reuse(service: DataService, workers: int) -> DataService:
-    """Scale the running service to `workers` and return it."""
+def _reuse(service: DataService, count: _WorkerCount) -> DataService:
+    """Give the running service the requested number of workers, or the limits for it, and return it."""
     before = service.workers
+    # A service that autoscales already has moved on from the number in the cell.
+    autoscales_already = count.autoscale is not None and service.status().autoscale is not None
+    count.switch_autoscaling(service)
+    workers = before if autoscales_already else count.first(launcher_for(service.settings.on, "").default_count())
     if workers != before:
         service.scale(workers)
     change = f"; now {workers} worker(s) instead of {before}" if workers != before else ""
@@ -189,7 +230,7 @@ def _reuse(service: DataService, workers: int) -> DataService:
 
 
 def _replace(
-    old: DataService, workers: int, settings: ClusterSettings, changed: list[str], forced: bool
+    old: DataService, count: _WorkerCount, settings: ClusterSettings, changed: list[str], forced: bool
 ) -> DataService:
     """Replace a running service by one with other settings, unless it has clients and `forced` is false."""
     changed_names = " and ".join(changed)
@@ -203,6 +244,6 @@ def _replace(
             hint="pass replace=True to stop it and end these reads, or start another service with a different name",
         )
     old.stop()
-    service = _start(old.name, workers, settings)
+    service = _start(old.name, count, settings)
     print(f"dsnb: the service {old.name!r} was restarted with another {changed_names}")
     return service

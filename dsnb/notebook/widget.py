@@ -7,7 +7,6 @@ shown, and one thread to update it, from the first display until the service sto
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
@@ -17,13 +16,13 @@ from typing import Any
 from dsnb.dashboard.feed import Feed
 from dsnb.errors import DsnbError
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.monitor.verdict import verdicts
+from dsnb.monitor.status_html import status_tables, summary
+from dsnb.monitor.verdict import latest_verdicts
 from dsnb.notebook import display
+from dsnb.notebook.frontend import running_shell
 
 INTERVAL_S = 1.0
 MAX_WORKERS = 16
-_VERDICT_SPAN_S = 6.0
-"""The period over which verdicts are computed, in seconds."""
 _JOIN_TIMEOUT_S = 5.0
 
 _STYLE = (
@@ -32,14 +31,12 @@ _STYLE = (
     " font-variant-numeric: tabular-nums } .dsnb-card th { font-weight: 500; opacity: 0.7 }"
     " .dsnb-card a { text-decoration: underline }</style>"
 )
-"""Front ends style the tables in a cell's output, but not those inside a widget."""
+"""Jupyter styles the tables in a cell's output, but not those inside a widget; marimo styles none."""
 
 
 def can_show_widgets() -> bool:
     """Whether this process is a Jupyter kernel and ipywidgets is installed."""
-    shell = sys.modules.get("IPython")
-    running = shell.get_ipython() if shell is not None else None
-    return hasattr(running, "kernel") and find_spec("ipywidgets") is not None
+    return running_shell() is not None and find_spec("ipywidgets") is not None
 
 
 class ServiceCard:
@@ -74,6 +71,11 @@ class ServiceCard:
                 self._thread = threading.Thread(target=self._follow, name="dsnb-card", daemon=True)
                 self._thread.start()
             return self._widgets.mime_bundle()
+
+    def static_html(self, snapshot: Snapshot) -> str:
+        """The card as it is now, for a notebook that is not Jupyter: heading, link to the dashboard, tables."""
+        link = self._dashboard_link(in_jupyter=False)
+        return f'{_STYLE}<div class="dsnb-card">{self._head(snapshot, link)}{status_tables(snapshot)}</div>'
 
     def stop(self) -> None:
         """Stop updating the card and mark it as stopped; a second call does nothing."""
@@ -112,19 +114,19 @@ class ServiceCard:
             widgets.show(display.service_title(self._name, self._target) + display.unreachable_html(error), "", None)
         elif sample is not None:
             now = sample.snapshot
-            verdict_markup = display.verdicts_html(
-                verdicts(self._feed.since(sample.arrived_at - _VERDICT_SPAN_S)[0].snapshot, now)
+            verdicts = latest_verdicts([past.snapshot for past in self._feed.since(0.0)])
+            widgets.show(
+                self._head(now, self._link), display.verdicts_html(verdicts) + status_tables(now), len(now.workers)
             )
-            widgets.show(self._head(now), verdict_markup + display.tables(now), len(now.workers))
 
-    def _head(self, snapshot: Snapshot) -> str:
-        return f"{display.service_title(self._name, self._target)}{self._link}<br>{display.summary(snapshot)}"
+    def _head(self, snapshot: Snapshot, link: str) -> str:
+        return f"{display.service_title(self._name, self._target)}{link}<br>{summary(snapshot)}"
 
-    def _dashboard_link(self) -> str:
+    def _dashboard_link(self, *, in_jupyter: bool = True) -> str:
         if find_spec("panel") is None:
             return ""
         try:
-            return " · " + display.dashboard_links(self._dashboard_url())
+            return " · " + display.dashboard_links(self._dashboard_url(), in_jupyter=in_jupyter)
         except DsnbError as error:
             return f" · {display.error_html(error)}"
 

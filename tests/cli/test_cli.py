@@ -63,7 +63,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "the following arguments are required: COMMAND"),
         (["stats"], "invalid choice: 'stats'"),
-        (["dispatcher", "--port", "many"], "argument --port: invalid int value: 'many'"),
+        (["dispatcher", "--port", "many"], "argument --port: 'many' is no number and no range of ports"),
         (["worker", "--token", "secret"], "unrecognized arguments: --token secret"),
     ],
 )

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cli.doctor import _open_files, _proxies
+from dsnb.cli.doctor import check_graphics, check_open_files, check_proxies
 from dsnb.cli.top import screen_lines
 from dsnb.errors import CancelledError, UnavailableError
 from dsnb.monitor.run_file import RunReader
@@ -140,7 +141,7 @@ def test_top_prints_once_where_there_is_no_terminal(service: dsnb.DataService) -
         code, out, _ = run("top", "commanded")
         assert code == 0
         assert "is not input-bound" in out
-        assert "job train (DYNAMIC, running)" in out
+        assert "job train (distributed_epoch, running)" in out
         code, out, _ = run("top", "commanded", "--json")
         told = json.loads(out)
         assert told["service"] == "commanded"
@@ -153,7 +154,7 @@ def test_no_line_of_top_is_wider_than_the_terminal(service: dsnb.DataService) ->
         before = service.status()
         wait_for(lambda: service.status().time - before.time > 1.1, what="a second")
         for width in (40, 80, 200):
-            assert max(map(len, screen_lines(before, service.status(), width))) <= width
+            assert max(map(len, screen_lines([before, service.status()], width))) <= width
 
 
 @pytest.mark.slow
@@ -206,12 +207,44 @@ def test_the_doctor_looks_at_what_may_be_in_the_way(service: dsnb.DataService) -
     )
     assert found["service commanded"]["text"].endswith("2 workers")
     assert "ok   ports:" in run("doctor")[1]
+    assert {"processors", "memory", "GPUs", "pillow", "ipywidgets"} <= set(found)
+
+
+@pytest.mark.slow
+def test_a_bundle_for_a_bug_report_has_findings_and_status_and_no_token(
+    service: dsnb.DataService, tmp_path: Path
+) -> None:
+    file = tmp_path / "dsnb.zip"
+    code, out, _ = run("doctor", "--bundle", str(file))
+    assert code == 0
+    assert f"written to {file}" in out
+    with zipfile.ZipFile(file) as bundle:
+        texts = {name: bundle.read(name).decode() for name in bundle.namelist()}
+    assert set(texts) == {
+        "dsnb/README.txt",
+        "dsnb/findings.json",
+        "dsnb/commanded/status.txt",
+        "dsnb/commanded/status.json",
+    }
+    assert json.loads(texts["dsnb/commanded/status.json"])["service"] == "commanded"
+    assert any(finding["name"] == "grpcio" for finding in json.loads(texts["dsnb/findings.json"]))
+    assert service.token
+    assert not [name for name, text in texts.items() if service.token in text]
+    assert run("doctor", "--bundle", str(tmp_path))[0] == 1, "a folder"
+
+
+def test_the_doctor_names_the_gpus_of_the_driver(tmp_path: Path) -> None:
+    assert "no NVIDIA GPU" in check_graphics(tmp_path).text
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 34\n")
+    assert check_graphics(tmp_path).text == "NVIDIA H200, NVIDIA H200"
 
 
 def test_a_proxy_that_would_be_asked_for_this_machine_is_bad_news_with_a_remedy() -> None:
-    assert _proxies({}).level == "ok"
-    assert _proxies({"https_proxy": "http://proxy:3128"}).level == "bad"
-    assert "no_proxy=localhost,127.0.0.1" in _proxies({"grpc_proxy": "http://proxy:3128"}).remedy
-    assert _proxies({"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}).level == "ok"
-    assert _open_files(256).level == "warn"
-    assert _open_files(4096).level == "ok"
+    assert check_proxies({}).level == "ok"
+    assert check_proxies({"https_proxy": "http://proxy:3128"}).level == "bad"
+    assert "no_proxy=localhost,127.0.0.1" in check_proxies({"grpc_proxy": "http://proxy:3128"}).remedy
+    assert check_proxies({"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}).level == "ok"
+    assert check_open_files(256).level == "warn"
+    assert check_open_files(4096).level == "ok"

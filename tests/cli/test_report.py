@@ -26,6 +26,25 @@ def test_a_page_is_made_of_what_a_file_kept_though_the_service_is_gone(
     assert "Job train" in page.read_text("utf-8")
 
 
+def test_two_runs_are_shown_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "before.db", tmp_path / "after.db"]
+    for file in files:
+        with dsnb.start(workers=1) as service, service.record(file, every=0.1):
+            list(dsnb.Dataset.range(9).apply(dsnb.distribute("distributed_epoch", service, job_name="train")))
+            service.wait_until(lambda now: now.jobs[0].consumed == 9)
+    page = tmp_path / "both.html"
+    assert main(["report", *map(str, files), str(page)]) == 0
+    assert capsys.readouterr().out.endswith(f"report written to {page}\n")
+    text = page.read_text("utf-8")
+    assert "<h1>before.db and after.db</h1>" in text
+    assert '<td>elements consumed</td><td class="number">9</td><td class="number">9</td>' in text
+
+
+def test_three_runs_are_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "a.db", "b.db", "c.db", str(tmp_path / "page.html")]) == 2
+    assert "one run or two, not 3" in capsys.readouterr().err
+
+
 def made(db: Path, page: Path) -> bool:
     return main(["report", str(db), str(page)]) == 0
 

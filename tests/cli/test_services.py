@@ -114,6 +114,18 @@ def test_a_worker_finds_the_only_service_by_itself(dispatcher: PythonProcess, ta
 
 
 @pytest.mark.slow
+def test_a_joined_worker_ends_when_its_service_has_been_gone_for_the_stated_time(tmp_path: Path) -> None:
+    file = tmp_path / "digits.join"
+    with command("dispatcher", "--join-file", str(file)) as dispatcher:
+        dispatcher.wait_for_line("dispatcher ready")
+        with command("worker", "--join", str(file), "--dispatcher-gone", "0.5") as worker:
+            worker.wait_for_line("worker ready")
+            dispatcher.kill()
+            assert worker.wait_for_exit(timeout=30) != 0
+            assert "has not answered for" in worker.stderr
+
+
+@pytest.mark.slow
 def test_a_token_file_is_made_for_its_owner_alone_and_used_again(tmp_path: Path) -> None:
     token, elsewhere = tmp_path / "token", {"DSNB_RUNTIME_DIR": str(tmp_path / "other user")}
     texts = []
@@ -233,7 +245,7 @@ def test_status_of_the_only_service_is_a_report() -> None:
         code, out, err = run("status")
     assert (code, err) == (0, "")
     assert out.startswith(f"digits at {service.target}, up ")
-    assert "\njob train: DYNAMIC, iteration 0, " in out
+    assert "\njob train: distributed_epoch, pass 1, " in out
 
 
 def test_status_as_json_is_the_whole_snapshot() -> None:

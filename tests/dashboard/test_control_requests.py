@@ -11,7 +11,9 @@ import pytest
 import dsnb
 from dsnb.dashboard.control_requests import ACTIONS, Outcome, Request, RequestRunner, subject_exists
 from dsnb.dashboard.panels.buttons import notices
+from dsnb.dashboard.panels.jobs import jobs
 from dsnb.dashboard.panels.strip import strip
+from dsnb.dashboard.panels.workers import workers
 from dsnb.dashboard.view import ControlState
 from dsnb.errors import NotFoundError
 from tests.dashboard.snapshots import job, place, seen, snapshot, task, trainer, worker
@@ -49,7 +51,7 @@ def test_a_request_is_confirmed_by_the_service(service: dsnb.DataService) -> Non
     assert requests.submit(AWAY)
     outcome = ended(requests)
     assert outcome.state == "done"
-    assert outcome.text.startswith("the trainer a is sent away from train, and nothing is kept for it, confirmed")
+    assert outcome.text.startswith("the trainer a of train is evicted, and nothing is kept for it, confirmed")
     del elements
     requests.stop()
 
@@ -114,3 +116,15 @@ def test_a_grave_button_asks_again_and_a_pending_one_cannot_be_pressed() -> None
     busy = seen(shared, control=ControlState(allowed=True, outcomes=(pending,)))
     assert re.search(r'<button [^>]*disabled[^>]*data-do="evict"', strip(busy))
     assert "sending a away …" in notices(busy)
+
+
+def test_only_a_job_that_may_be_read_on_can_be_cancelled() -> None:
+    there = snapshot(jobs=(job("over", state="finished", clients=0), job("left", state="idle", clients=0), job("now")))
+    page = jobs(seen(there, control=ControlState(allowed=True)))
+    assert re.findall(r'data-do="cancel" data-target="{&quot;job&quot;: &quot;(\w+)&quot;}"', page) == ["now", "left"]
+
+
+def test_the_buttons_for_workers_say_to_how_many() -> None:
+    page = workers(seen(snapshot(workers=(worker(), worker("w1")), scalable=True), control=ControlState(allowed=True)))
+    assert 'title="change the number of workers to 1"' in page
+    assert 'title="change the number of workers to 3"' in page

@@ -50,7 +50,17 @@ def test_a_picked_task_shows_each_trainer_there() -> None:
     tasks = (task("w0", head=300, tail=200, **FULL), task("w1", head=300, tail=100, **FULL))
     one = trainer(cursors=(place("w0", lag=90), place("w1", lag=120)))
     lanes = layout(*shown(job(tasks=tasks, trainers=(one,)), choice=Selection(task="t-w1"))).lanes
-    assert [(lane.worker, lane.status_text) for lane in lanes] == [("w1", "120 behind")]
+    assert [(lane.worker, lane.status_text) for lane in lanes] == [("w1", "120 behind on w1, 210 in all")]
+
+
+def test_a_trainer_that_a_person_evicted_is_said_to_be_evicted_by_whom_and_not_to_lose_data() -> None:
+    def at(skipped: int) -> JobStatus:
+        one = trainer(skipped=skipped, cursors=(place(lag=100),), evicted_by="svc.evict() of anna")
+        return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(one,))
+
+    lane = layout(*shown(at(0), at(50))).lanes[0]
+    assert lane.level != "bad"
+    assert (lane.status_text, lane.forecast) == ("evicted by svc.evict() of anna", "skipped 50 before")
 
 
 def test_who_loses_data_is_told_in_words() -> None:
@@ -76,6 +86,16 @@ def test_who_will_fall_off_is_told_when() -> None:
     assert told(50, 40) == ("40 behind", "catching up, 10/s", "right")
     assert told(40, 40) == ("40 behind", "keeps up", "")
     assert told(0, 0) == ("up to date", "", "")
+
+
+@pytest.mark.parametrize("lags", [(40, 50), (50, 40)])
+def test_of_a_trainer_that_left_it_is_not_said_where_it_is_heading(lags: tuple[int, int]) -> None:
+    def at(lag: int) -> JobStatus:
+        one = trainer(cursors=(place(lag=lag),), clients=0, elements=10)
+        return job(tasks=(task(head=300, tail=200, **FULL),), trainers=(one,))
+
+    lane = layout(*shown(*map(at, lags))).lanes[0]
+    assert (lane.status_text, lane.forecast, lane.direction) == (f"{lags[-1]} behind", "", "")
 
 
 @pytest.mark.parametrize("on_lag, fate", [("wait", "others wait for it in 5.0 s"), ("spill", "goes to disk in 5.0 s")])
@@ -133,3 +153,11 @@ def test_who_reads_from_its_own_buffer_is_not_said_to_lose() -> None:
     lane = layout(*shown(at(700), at(900))).lanes[0]
     assert (lane.level, lane.lag, lane.drawn_lag) == ("good", 900, 100)
     assert (lane.status_text, lane.forecast) == ("900 behind", "reads from its own buffer")
+
+
+def test_a_worker_that_has_just_joined_does_not_hide_where_trainers_stand() -> None:
+    """Nothing is known of its window yet, and every trainer is up to date there."""
+    full, new = task("w0", head=100, tail=0, window_bytes=1000, capacity_bytes=1000), task("w1")
+    one = trainer(elements=40, cursors=(place("w0", offset=40, lag=60), place("w1")))
+    (lane,) = layout(*shown(job(trainers=(one,), tasks=(full, new)))).lanes
+    assert (lane.worker, lane.lag) == ("w0", 60)

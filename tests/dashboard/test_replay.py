@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,11 +68,29 @@ def test_a_long_span_is_shown_from_bounded_many_and_ends_with_the_newest(replay:
     assert found[-1] == 899
 
 
-def test_a_tick_reads_only_what_it_has_not_read_yet(replay: Replay, reader: RunReader) -> None:
+@pytest.fixture
+def traced(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunReader, list[str]]]:
+    """A reader, and the statements that its database was asked to run."""
     asked: list[str] = []
+
+    class Traced(Database):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.connection.set_trace_callback(asked.append)
+
+    monkeypatch.setattr("dsnb.monitor.run_file.Database", Traced)
+    with RunReader(path) as reader:
+        asked.clear()
+        yield reader, asked
+
+
+def test_a_tick_reads_only_what_it_has_not_read_yet(traced: tuple[RunReader, list[str]]) -> None:
+    reader, asked = traced
+    replay = Replay(reader)
+    replay.play(on=False)
     replay.seek(BEGAN + 500)
     replay.since(BEGAN + 440)
-    reader._database.connection.set_trace_callback(asked.append)
+    asked.clear()
     replay.since(BEGAN + 440)
     replay.latest()
     assert asked == []
@@ -81,12 +100,15 @@ def test_a_tick_reads_only_what_it_has_not_read_yet(replay: Replay, reader: RunR
     assert f"{BEGAN + 501}" in asked[0]
 
 
-def test_a_moment_is_found_by_the_index_of_the_file(path: Path) -> None:
+def test_a_moment_is_found_by_the_index_of_the_file(path: Path, traced: tuple[RunReader, list[str]]) -> None:
+    reader, asked = traced
+    reader.at(BEGAN + 500)
+    reader.at(BEGAN - 1)
+    assert len(list(reader.between(BEGAN + 10, BEGAN + 12))) == 3
+    assert len(asked) >= 5
     with closing(sqlite3.connect(path)) as database:
-        from dsnb.monitor import run_file
-
-        for query in (run_file._AT_OR_BEFORE_SQL, run_file._AFTER_SQL, run_file._AT_OR_AFTER_SQL):
-            (plan,) = database.execute(f"EXPLAIN QUERY PLAN {query}", (BEGAN,)).fetchall()
+        for query in asked:
+            (plan,) = database.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
             assert "SEARCH snapshots USING PRIMARY KEY" in plan[-1]
 
 

@@ -84,7 +84,7 @@ def test_what_was_lost_given_again_or_is_late_is_marked_and_explained() -> None:
     again = grant(7, 9.0, 13.0, reassigned=True)
     made = splits(seen(at(20, *usual, gone, again)))
     assert re.search(r'<i class="lost"[^>]* title="splits 7 to 9 of list_files\(9\): lost after 1.0 s"', made)
-    assert re.search(r'<i class="done straggles again"[^>]*much longer than others, given again after a loss"', made)
+    assert re.search(r'<i class="done straggles again"[^>]*much longer than others, assigned again after a loss"', made)
     for words in ("lost with its worker", "straggler", "given again"):
         assert f"{words}</span>" in made
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dsnb.dashboard.view import Selection, choose_job, colour_class
+from dsnb.dashboard.feed import FeedHealth
+from dsnb.dashboard.view import Selection, TrainerOrder, View, choose_job, view
 from tests.dashboard.snapshots import job, seen, snapshot, trainer
 
 
@@ -40,4 +41,21 @@ def test_a_silent_service_has_no_rates() -> None:
 
 def test_a_trainer_keeps_its_colour() -> None:
     many = job(trainers=tuple(trainer(f"t{number}") for number in range(8)))
-    assert [colour_class(many, name) for name in ("t0", "t5", "t6", "nobody")] == ["t0", "t5", "t0", "t0"]
+    found = seen(snapshot(jobs=(many,)))
+    assert [found.colour_class(name) for name in ("t0", "t5", "t6", "nobody")] == ["t0", "t5", "t0", "t0"]
+
+
+def test_colours_and_rows_belong_to_a_trainer_for_the_life_of_its_job() -> None:
+    order = TrainerOrder()
+
+    def page(*ids: str) -> View:
+        now = snapshot(jobs=(job(trainers=tuple(trainer(name) for name in ids)),))
+        samples = seen(now).history
+        return view(samples, FeedHealth(age_s=0.1), Selection(), trainer_order=order)
+
+    page("a", "b", "c")
+    after = page("new", "c", "b")  # a has left, and the service lists the others in another order
+
+    assert [after.colour_class(name) for name in ("b", "c", "new")] == ["t1", "t2", "t3"]
+    assert after.job is not None
+    assert [one.trainer_id for one in after.job.trainers] == ["b", "c", "new"]

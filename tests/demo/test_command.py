@@ -57,14 +57,12 @@ def test_the_defaults_of_the_command_are_those_of_the_function() -> None:
 
 
 def test_options_are_numbers() -> None:
-    args = parsed("--no-dashboard", "--json", "--batches", "10", "--accuracy", "0.5", "--hold", "3")
+    args = parsed("--no-dashboard", "--no-open", "--json", "--workers", "2", "--seconds", "3")
 
-    assert (args.dashboard, args.as_json, args.batches, args.accuracy, args.hold) == (False, True, 10, 0.5, 3.0)
+    assert (args.dashboard, args.open, args.as_json, args.workers, args.seconds) == (False, False, True, 2, 3.0)
 
 
-@pytest.mark.parametrize(
-    "wrong", [("--workers", "0"), ("--batches", "0"), ("--accuracy", "93"), ("--deadline", "-1"), ("--hold", "-1")]
-)
+@pytest.mark.parametrize("wrong", [("--workers", "0"), ("--seconds", "0"), ("--seconds", "-1"), ("--seconds", "nan")])
 def test_a_wrong_option_is_refused_before_anything_starts(wrong: tuple[str, str]) -> None:
     with pytest.raises(InvalidArgumentError, match=f"`{wrong[0].lstrip('-')}`") as caught:
         run_command(parsed(*wrong))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from dsnb.demo.result import DemoResult, result_of
@@ -73,19 +74,17 @@ def test_seconds_saved_is_the_time_of_one_element_for_each_hit() -> None:
     assert round(found.seconds_saved, 6) == 800 * 0.005
 
 
-def test_a_trainer_that_the_service_has_not_heard_of_has_consumed_nothing() -> None:
-    unknown = replace(JOB, trainers=())
-
-    found = result_of(unknown, trainers(), {}, batch_size=32, target_accuracy=0.9, seconds=1.0)
+@pytest.mark.parametrize("job", [replace(JOB, trainers=()), None], ids=["without trainers", "no job"])
+def test_a_trainer_that_the_service_has_not_heard_of_has_consumed_nothing(job: JobStatus | None) -> None:
+    found = result_of(job, trainers(), {}, batch_size=32, target_accuracy=0.9, seconds=1.0)
 
     assert [trainer.served.hits for trainer in found.trainers] == [0, 0]
     assert [trainer.served.elements for trainer in found.trainers] == [0, 0]
 
 
-def test_the_goal_is_reached_when_each_trainer_has_elements_and_accuracy() -> None:
-    assert result().reached(800)
-    assert not result().reached(801), "the slow one has 800"
-    assert not result(accuracy=0.89).reached(800)
+def test_the_goal_is_reached_when_each_trainer_has_the_accuracy() -> None:
+    assert result(accuracy=0.9).reached
+    assert not result(accuracy=0.89).reached
 
 
 def test_the_table_shows_every_figure_in_columns() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import pairwise
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
+from dsnb.demo.narration import MAX_S
 from dsnb.monitor.run_file import RunReader
 from tests.support.processes import PythonProcess, is_running
 from tests.support.requires import require_module
@@ -50,15 +54,19 @@ def figures(whole_run: tuple[dict[str, Any], str]) -> dict[str, Any]:
 @pytest.mark.slow
 def test_both_trainers_pass_the_accuracy(figures: dict[str, Any]) -> None:
     assert len(figures["trainers"]) == 2
+    # A busy machine may reach the demo's time limit before the slower trainer has learned enough.
+    cut_short = figures["seconds"] >= 0.95 * MAX_S
     for trainer in figures["trainers"]:
-        assert trainer["accuracy"] >= figures["target_accuracy"] > 0.9
+        assert trainer["accuracy"] >= (0.5 if cut_short else figures["target_accuracy"])
+    assert figures["target_accuracy"] > 0.9
 
 
 @pytest.mark.slow
 def test_each_element_is_produced_about_once(figures: dict[str, Any]) -> None:
-    faster = max(trainer["elements"] for trainer in figures["trainers"])
+    """What was produced and not consumed at the end is what the faster trainer lags."""
+    fast = figures["trainers"][0]
 
-    assert faster <= figures["elements_produced"] <= 1.2 * faster
+    assert fast["elements"] <= figures["elements_produced"] <= 1.2 * (fast["elements"] + fast["lag"])
 
 
 def test_the_trainers_share_and_none_skips(figures: dict[str, Any]) -> None:
@@ -66,22 +74,25 @@ def test_the_trainers_share_and_none_skips(figures: dict[str, Any]) -> None:
 
     assert [trainer["skipped"] for trainer in figures["trainers"]] == [0, 0]
     assert hits >= 0.8 * min(trainer["elements"] for trainer in figures["trainers"])
-    assert figures["elements_consumed"] >= 1.6 * figures["elements_produced"]
+    assert figures["elements_consumed"] > figures["elements_produced"]
     assert figures["seconds_saved"] > 0
 
 
 def test_one_trainer_is_slower_and_its_lag_shows(figures: dict[str, Any]) -> None:
-    """On a machine so busy that both wait for batches it is only a little slower, but it is."""
-    fast, slow = sorted(figures["trainers"], key=lambda trainer: weights(trainer["widths"]))
+    fast, slow = figures["trainers"]
 
-    assert weights(slow["widths"]) >= 40 * weights(fast["widths"]), "work for each batch, and so the slower one"
-    assert slow["elements"] <= fast["elements"] + 1
-    assert slow["largest_lag"] > 0
+    assert (fast["trainer_id"], slow["trainer_id"]) == ("fast", "slow")
+    assert slow["elements"] < fast["elements"]
+    assert slow["largest_lag"] > 20
 
 
-def weights(widths: list[int]) -> int:
-    """Multiplications that a model takes for one sample."""
-    return sum(before * after for before, after in pairwise(widths))
+def test_a_worker_is_added_and_the_verdict_before_it_names_the_slow_operation(whole_run: tuple[Any, str]) -> None:
+    before, added, after = whole_run[1].partition("The demo adds a worker: svc.scale(2)")
+
+    assert added
+    assert "input-bound" in before
+    assert "map(fetch)" in before
+    assert "accuracy" in after
 
 
 def test_progress_goes_to_standard_error(whole_run: tuple[dict[str, Any], str]) -> None:
@@ -93,71 +104,124 @@ def test_progress_goes_to_standard_error(whole_run: tuple[dict[str, Any], str]) 
 
 @pytest.mark.slow
 def test_without_json_the_table_follows_the_progress(tmp_path: Path) -> None:
-    with demo(tmp_path, "--batches", "60", "--accuracy", "0.1") as process:
+    with demo(tmp_path, "--seconds", "4") as process:
         assert process.wait_for_exit() == 0
         first, *rest = process.stdout.splitlines()
 
-    assert "workers started" in first
-    for word in ("lr=0.5", "lr=0.2", "produced", "consumed", "saved"):
+    assert first == "1 worker started"
+    for word in ("fast", "slow", "produced", "consumed", "saved"):
         assert any(word in line for line in rest)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_missed_accuracy_is_an_error_with_advice(tmp_path: Path) -> None:
-    with demo(tmp_path, "--json", "--accuracy", "1.0", "--deadline", "1") as process:
-        assert process.wait_for_exit() == 1
-        assert process.stdout == ""
-        assert "accuracy" in process.stderr
-        assert "--deadline" in process.stderr
-        assert "Traceback" not in process.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how, code", [("interrupt", 130), ("terminate", 143)])
-def test_ended_in_the_middle_it_leaves_nothing(tmp_path: Path, how: str, code: int) -> None:
-    with demo(tmp_path, "--json") as process:
+def test_ctrl_c_ends_it_with_the_table_so_far(tmp_path: Path) -> None:
+    with demo(tmp_path, "--json", "--seconds", "600") as process:
         wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=30)
         assert list(tmp_path.glob("dsnb-digits-*")), "the digits are unpacked there"
 
-        getattr(process, how)()
+        process.interrupt()
 
-        assert process.wait_for_exit() == code
+        assert process.wait_for_exit() == 0
+        assert len(json.loads(process.stdout)["trainers"]) == 2
+        assert "Traceback" not in process.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_terminated_in_the_middle_it_leaves_nothing(tmp_path: Path) -> None:
+    with demo(tmp_path, "--json", "--seconds", "600") as process:
+        wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=30)
+
+        process.terminate()
+
+        assert process.wait_for_exit() == 143
         assert process.stdout == ""
         assert "Traceback" not in process.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_the_dashboard_is_served_meanwhile_and_while_it_holds(tmp_path: Path) -> None:
+def test_on_a_terminal_it_runs_until_ctrl_c_and_opens_the_dashboard(tmp_path: Path) -> None:
+    """The browser is a program that writes down the address that it was asked to open."""
     require_module("panel")
-    options = ("--batches", "60", "--accuracy", "0.1", "--hold", "600")
-    with demo(tmp_path, *options, dashboard=True) as process:
-        url = process.wait_for_line("2 workers started").rpartition(" ")[2]
-        assert "dsnb" in urlopen(url, timeout=30).read().decode()
+    require_module("PIL")
+    opened, browser = tmp_path / "opened", tmp_path / "browser.py"
+    browser.write_text(f"import sys; open({str(opened)!r}, 'w').write(sys.argv[1])")
+    here, there = pty.openpty()
+    command = [sys.executable, "-m", "dsnb", "demo"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "DISPLAY": ":99", "BROWSER": f"{sys.executable} {browser} %s"}
+    with (
+        Terminal(here) as terminal,
+        subprocess.Popen(
+            command, stdin=there, stdout=there, stderr=there, env=environment, start_new_session=True
+        ) as process,
+    ):
+        os.close(there)
+        try:
+            wait_for(lambda: "dashboard: http" in terminal.text, what="the address", timeout=60)
+            wait_for(opened.exists, what="the browser to be opened", timeout=60)
+            wait_for(lambda: "accuracy" in terminal.text, what="progress", timeout=60)
+            assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+    url = opened.read_text()
+    assert url in terminal.text
+    assert "consumed" in terminal.text
+    assert {path.name for path in tmp_path.iterdir()} == {opened.name, browser.name}
 
-        process.wait_for_line("the service stays open")
-        assert "consumed" in process.stdout, "the table comes before the hold"
-        assert urlopen(url, timeout=30).status == 200
+
+class Terminal:
+    """Collects what is written to a pseudo-terminal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.text = ""
+        self._descriptor = descriptor
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Terminal:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(30)
+        os.close(self._descriptor)
+
+    def _read(self) -> None:
+        with suppress(OSError):  # the other end is closed
+            while data := os.read(self._descriptor, 4096):
+                self.text += data.decode(errors="replace")
+
+
+@pytest.mark.slow
+def test_the_dashboard_is_served_meanwhile(tmp_path: Path) -> None:
+    require_module("panel")
+    with demo(tmp_path, "--no-open", "--seconds", "600", dashboard=True) as process:
+        url = process.wait_for_line("1 worker started").rpartition(" ")[2]
+        assert "dsnb" in urlopen(url, timeout=30).read().decode()
+        wait_for(lambda: "accuracy" in process.stdout, what="the first line of progress", timeout=60)
         process.interrupt()
 
-        assert process.wait_for_exit() == 130
+        assert process.wait_for_exit() == 0
         assert "Traceback" not in process.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
 def test_with_worker_processes_it_shares_as_well_also_when_one_is_killed(tmp_path: Path) -> None:
-    with demo(tmp_path, "--json", "--isolation", "process") as process:
+    kept = tmp_path / "run.db"
+    with demo(tmp_path, "--json", "--isolation", "process", "--workers", "2", "--record", str(kept)) as process:
         wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=60)
         victim, other = process.children()
         os.kill(victim, signal.SIGKILL)
 
         assert process.wait_for_exit(timeout=100) == 0
         figures = json.loads(process.stdout)
-        assert f"process {victim} was ended by SIGKILL" in process.stderr, "the trainers were told"
         assert not is_running(other)
-    assert figures["elements_consumed"] >= 1.5 * figures["elements_produced"]
-    assert all(trainer["accuracy"] >= figures["target_accuracy"] for trainer in figures["trainers"])
-    assert list(tmp_path.iterdir()) == []
+    assert figures["elements_consumed"] > figures["elements_produced"]
+    assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"run.db"}
+    with RunReader(kept) as run:
+        events = " ".join(event.text for event in run.at(run.times()[-1]).events)
+    assert f"process {victim} was ended by SIGKILL" in events

@@ -71,3 +71,13 @@ def test_an_error_of_its_data_is_kept(trainer: Trainer) -> None:
     assert trainer.wait(30)
     assert isinstance(trainer.failure, OSError)
     assert trainer.batches == 1
+
+
+def test_a_step_takes_as_long_as_the_settings_say() -> None:
+    slow = Trainer(TrainerSettings(trainer_id="slow", learning_rate=0.5, hidden=(), step_s=3600.0), batch(123))
+    slow.start(batches())
+    wait_for(lambda: slow.batches > 0, what="the first step", timeout=30)
+    slow.stop()
+
+    assert slow.wait(30), "stopping does not wait for the step"
+    assert slow.batches == 1

@@ -50,3 +50,24 @@ def test_idle_cpus_limit_the_number_of_new_workers(
 
 def test_worker_that_gets_no_cpu_on_a_busy_host_is_not_a_reason_for_more_workers() -> None:
     assert capacity(2, used=0.04, idle=0.05, workers=8).exhausted
+
+
+@pytest.mark.parametrize("hosts, total", [(("a", "a"), 4), (("a", "b"), 8)])
+def test_workers_share_processors_by_their_host_and_not_by_their_address(hosts: tuple[str, str], total: int) -> None:
+    """Two pods of one host have two addresses; two hosts behind one address translation have one."""
+    workers = [
+        WorkerStatus(
+            name=f"w{i}",
+            uid=f"u{i}",
+            address=f"10.0.0.{i if hosts == ('a', 'a') else 1}:1",
+            state="running",
+            isolation="process",
+            pid=i,
+            tasks=1,
+            cpus=4,
+            host_id=host,
+        )
+        for i, host in enumerate(hosts)
+    ]
+    found = cpu_capacity(workers, Rates(span_s=1.0, workers={worker.uid: WorkerRates() for worker in workers}))
+    assert found.total == total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsnb.monitor.rates import demand_text, rates
+from dsnb.monitor.snapshot import CursorStatus
 from tests.dashboard.snapshots import SECOND, job, place, snapshot, stage, task, trainer, worker
 
 
@@ -85,3 +86,16 @@ def test_stages_are_told_apart_by_their_place() -> None:
     after = (stage("map", depth=0, busy_ns=SECOND // 2), stage("map", depth=1, busy_ns=SECOND))
     found = rates(snapshot(1, jobs=(job(stages=before),)), snapshot(2, jobs=(job(stages=after),)))
     assert [one.busy for one in found.job("train").stages] == [0.5, 0.0]
+
+
+def test_what_was_under_way_to_a_reader_that_left_meanwhile_is_a_share_of_its_own_time() -> None:
+    """It was there for the first of four seconds, and waited for what was under way all that time."""
+    before, after = (
+        trainer(
+            active_ns=seconds * SECOND,
+            cursors=(CursorStatus(task_id="t", worker="w0", offset=0, lag=0, in_flight_ns=seconds * SECOND),),
+        )
+        for seconds in (5, 6)
+    )
+    found = rates(snapshot(1, jobs=(job(trainers=(before,)),)), snapshot(5, jobs=(job(trainers=(after,)),)))
+    assert found.job("train").trainers["a"].in_flight_share == {"t": 1.0}

@@ -64,3 +64,9 @@ def test_every_column_has_a_cell() -> None:
     for table in tables:
         assert len(table.rows[0].cells) == len(table.columns)
     assert "1 + 2 lost" in texts(tables[2])[0]
+
+
+def test_workers_of_several_hosts_are_shown_with_their_host() -> None:
+    columns = ["worker", "host"]
+    assert texts(worker_table([worker("w0", host="a"), worker("w1", host="a")], columns)) == [["w0"], ["w1"]]
+    assert texts(worker_table([worker("w0", host="a"), worker("w1", host="b")], columns)) == [["w0", "a"], ["w1", "b"]]

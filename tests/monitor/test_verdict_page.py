@@ -20,7 +20,8 @@ def test_each_cause_that_the_rules_name_is_on_the_page() -> None:
 
 
 def test_each_rule_on_the_page_has_its_test_and_each_test_its_row() -> None:
-    tests = (ROOT / "tests" / "service" / "test_verdicts.py").read_text(encoding="utf-8")
+    files = ("service/test_verdicts.py", "frameworks/test_conversion_verdict.py")
+    tests = "\n".join((ROOT / "tests" / file).read_text(encoding="utf-8") for file in files)
     about_numbers = "test_never_more_workers_are_recommended_than_there_are_processors_for_them"
     found = set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE)) - {about_numbers}
     assert sorted(test for _, test in ROWS) == sorted(found)

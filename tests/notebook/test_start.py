@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import dsnb
-from dsnb.errors import AlreadyExistsError, FailedPreconditionError, UnavailableError
+from dsnb.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from dsnb.wire import discovery
 from tests.support.processes import python_process
 from tests.support.reading import numbers, run_in_threads
@@ -54,6 +54,34 @@ def test_another_number_of_workers_scales_the_service_in_place(capsys: pytest.Ca
         "dsnb: the service 'default' is already running; now 3 worker(s) instead of 1",
         "dsnb: the service 'default' is already running; now 0 worker(s) instead of 3",
     ]
+
+
+def limits_of(service: dsnb.DataService) -> tuple[int, int] | None:
+    found = service.status().autoscale
+    return None if found is None else (found.minimum, found.maximum)
+
+
+def test_a_service_starts_with_autoscaling_between_the_limits_of_the_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    service = dsnb.start(autoscale=(3, 5))
+    assert (service.workers, limits_of(service)) == (3, (3, 5))
+    assert dsnb.start(workers=1, autoscale=(1, 5)).target == service.target
+    assert (service.workers, limits_of(service)) == (3, (1, 5)), "the service chooses by now"
+    dsnb.start(workers=2)
+    assert (service.workers, limits_of(service)) == (2, None)
+    dsnb.start(workers=1, autoscale=(1, 2))
+    assert (service.workers, limits_of(service)) == (1, (1, 2))
+    assert said(capsys)[1:] == [
+        "dsnb: the service 'default' is already running; now 2 worker(s) instead of 3",
+        "dsnb: the service 'default' is already running; now 1 worker(s) instead of 2",
+    ]
+
+
+@pytest.mark.parametrize("limits", [(2, 1), (0, 0), (-1, 2), (1, 2, 3), 4, ("1", 2), (1.5, 2), (1, 10_000)])
+def test_limits_that_cannot_be_kept_start_nothing(limits: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="autoscale") as caught:
+        dsnb.start(autoscale=limits)
+    assert "autoscale=(1, 8)" in caught.value.hint
+    assert discovery.running() == []
 
 
 def test_other_settings_make_a_new_service_where_nobody_reads(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import dsnb
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
+from dsnb.monitor.status_html import status_tables, summary
 from dsnb.notebook import display
 
 
@@ -56,14 +57,14 @@ def job(name: str, *trainers: TrainerStatus) -> JobStatus:
 
 def test_waiting_is_a_bar_of_text_and_names_are_escaped() -> None:
     one = TrainerStatus(trainer_id="<b>", clients=1, elements=5, wait_ns=62, active_ns=100, skipped=1200)
-    html = display.tables(snapshot(job("train", one)))
+    html = status_tables(snapshot(job("train", one)))
     assert "██████░░░░ 62 %" in html
     assert "&lt;b&gt;" in html
-    assert "<b>1,200 elements skipped</b>" in display.summary(snapshot(job("train", one)))
+    assert "<b>1,200 elements skipped</b>" in summary(snapshot(job("train", one)))
 
 
 def test_old_jobs_do_not_fill_the_card() -> None:
-    html = display.tables(snapshot(*(job(f"job-{at}") for at in range(20))))
+    html = status_tables(snapshot(*(job(f"job-{at}") for at in range(20))))
     assert "job-19" in html
     assert "job-5" not in html
     assert "and 12 older jobs" in html

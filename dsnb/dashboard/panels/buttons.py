@@ -14,13 +14,14 @@ from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import as_sentence
 
 _TOOLTIPS = {
-    "evict": "send {trainer} away: keep nothing for it any longer, and let nobody wait for it",
+    "evict": "remove {trainer}: keep no elements for it, and do not make other trainers wait for it",
     "pause": "pause {job}: its workers produce nothing until it is resumed",
     "resume": "resume {job}",
     "cancel": "cancel {job}: its readers get an error",
     "drain": "drain {worker}: it finishes what it has and gets nothing new",
     "remove": "remove {worker} at once: other workers continue its tasks; what they cannot produce again is lost",
-    "scale": "have {workers} workers",
+    "peek": "show the newest elements of {job}; its readers get all of them nevertheless",
+    "scale": "change the number of workers to {workers}",
 }
 
 
@@ -64,5 +65,6 @@ def notices(view: View) -> Html:
                 data_key=f"{outcome.request.action}{outcome.request.subject}",
             )
             for outcome in view.control.outcomes
+            if not ACTIONS[outcome.request.action].private
         )
     )

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from dsnb.dashboard.view import WORST_TASK, View, colour_class
+from dsnb.dashboard.view import WORST_TASK, View
 from dsnb.monitor.formatting import format_count, format_duration, format_rate, natural_sort_key
 from dsnb.monitor.snapshot import CursorStatus, JobStatus, TaskStatus, TrainerStatus
+from dsnb.monitor.tables import listed_trainers
 
 NEAR_EVICTION = 0.8
 """The fraction of the eviction lag from which a trainer counts as close to eviction."""
@@ -108,7 +109,7 @@ class CacheStrip(msgspec.Struct, frozen=True, kw_only=True):
 def layout(view: View, job: JobStatus) -> CacheStrip:
     """Lay out the lanes of all trainers of a job."""
     tasks = {task.task_id: task for task in job.tasks}
-    lanes = tuple(lane for t in job.trainers if (lane := _lane(view, job, t, tasks)) is not None)
+    lanes = tuple(lane for t in listed_trainers(job) if (lane := _lane(view, job, t, tasks)) is not None)
     cliff = max((lane.eviction_lag for lane in lanes if lane.eviction_lag is not None), default=0)
     return CacheStrip(scale=_scale(cliff, _max_lag(view, job)), lanes=lanes)
 
@@ -145,12 +146,12 @@ def _lane(view: View, job: JobStatus, trainer: TrainerStatus, tasks: Mapping[str
         return None
     eviction_lag = eviction_lag_of(tasks.get(cursor.task_id))
     lost = _skipped_per_s(view, job, trainer)
-    drift = slope(_recent_lags(view, job, trainer.trainer_id, cursor.task_id))
+    drift = slope(_recent_lags(view, job, trainer.trainer_id, cursor.task_id)) if trainer.clients else 0.0
     spills = trainer.on_lag == "spill"
-    losing = lost > 0
+    losing = lost > 0 and not trainer.evicted_by
     return TrainerLane(
         trainer_id=trainer.trainer_id,
-        colour=colour_class(job, trainer.trainer_id),
+        colour=view.colour_class(trainer.trainer_id),
         task_id=cursor.task_id,
         worker=cursor.worker,
         lag=cursor.lag,
@@ -160,8 +161,8 @@ def _lane(view: View, job: JobStatus, trainer: TrainerStatus, tasks: Mapping[str
         drift=drift,
         spills=spills,
         level="bad" if losing else "warn" if not spills and _is_close(cursor.lag, eviction_lag) else "good",
-        status_text=f"LOSING DATA, skipped {format_count(trainer.skipped)}" if losing else _lag_text(cursor),
-        forecast=_loss_text(cursor, lost) if losing else _forecast(cursor, eviction_lag, trainer, drift),
+        status_text=_status_text(cursor, trainer, losing=losing),
+        forecast=_loss_text(cursor, trainer, lost) if losing else _forecast(cursor, eviction_lag, trainer, drift),
     )
 
 
@@ -200,9 +201,10 @@ def _shown_cursor(cursors: Iterable[CursorStatus], tasks: Mapping[str, TaskStatu
     return min(cursors, key=lambda place: _margin(place, tasks), default=None)
 
 
-def _margin(cursor: CursorStatus, tasks: Mapping[str, TaskStatus]) -> int:
+def _margin(cursor: CursorStatus, tasks: Mapping[str, TaskStatus]) -> tuple[bool, int]:
+    """How many elements it is from eviction; a task whose window is still empty or unknown comes after all others."""
     cliff = eviction_lag_of(tasks.get(cursor.task_id))
-    return -cursor.lag if cliff is None else cliff - cursor.lag
+    return cliff is None, (cliff or 0) - cursor.lag
 
 
 def _clamp_to_window(lag: int, eviction_lag: int | None) -> int:
@@ -214,16 +216,26 @@ def _is_close(lag: int, eviction_lag: int | None) -> bool:
     return eviction_lag is not None and NEAR_EVICTION * eviction_lag < lag <= eviction_lag
 
 
-def _lag_text(cursor: CursorStatus) -> str:
-    return "up to date" if cursor.lag <= 0 else f"{format_count(cursor.lag)} behind"
+def _lag_text(cursor: CursorStatus, trainer: TrainerStatus) -> str:
+    """A trainer's lag in one task; with the worker and the sum, which tables show, if it has other tasks."""
+    if cursor.lag <= 0:
+        return "up to date"
+    where = f" on {cursor.worker}, {format_count(trainer.lag)} in all" if len(trainer.cursors) > 1 else ""
+    return f"{format_count(cursor.lag)} behind{where}"
 
 
-def _loss_text(cursor: CursorStatus, lost: float) -> str:
-    return f"{format_rate(lost)} lost · {format_count(cursor.lag)} behind"
+def _status_text(cursor: CursorStatus, trainer: TrainerStatus, *, losing: bool) -> str:
+    if trainer.evicted_by:
+        return f"evicted by {trainer.evicted_by}"
+    return f"LOSING DATA, skipped {format_count(trainer.skipped)}" if losing else _lag_text(cursor, trainer)
+
+
+def _loss_text(cursor: CursorStatus, trainer: TrainerStatus, lost: float) -> str:
+    return f"{format_rate(lost)} lost · {_lag_text(cursor, trainer)}"
 
 
 def _forecast(cursor: CursorStatus, eviction_lag: int | None, trainer: TrainerStatus, drift: float) -> str:
-    parts = [_trend_text(cursor, eviction_lag, trainer, drift)]
+    parts = ["" if trainer.evicted_by else _trend_text(cursor, eviction_lag, trainer, drift)]
     if trainer.skipped:
         parts.append(f"skipped {format_count(trainer.skipped)} before")
     return " · ".join(filter(None, parts))
@@ -234,6 +246,8 @@ def _trend_text(cursor: CursorStatus, eviction_lag: int | None, trainer: Trainer
     if eviction_lag is not None and cursor.lag > eviction_lag:
         spilt = f"{format_count(cursor.lag - eviction_lag)} of them on disk"
         return spilt if trainer.on_lag == "spill" else "reads from its own buffer"
+    if not trainer.clients:
+        return ""
     if eviction_lag is None or abs(drift) < _NEGLIGIBLE_DRIFT * eviction_lag or cursor.lag < 0.05 * eviction_lag:
         return "keeps up" if cursor.lag else ""
     if drift < 0:

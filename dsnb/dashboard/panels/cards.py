@@ -8,9 +8,19 @@ import msgspec
 
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
-from dsnb.monitor.formatting import BAD_WAIT_SHARE, format_count, format_share, plural, wait_level
+from dsnb.monitor.formatting import BAD_WAIT_SHARE, format_bytes, format_count, format_share, plural, wait_level
 from dsnb.monitor.rates import demand_text, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
+
+MEANINGS = {
+    "sharing": "An element is what the pipeline yields, often a batch. Elements that several trainers consume are "
+    "produced once.",
+    "throughput": "Elements per second over the last seconds. What the fastest trainer could consume is its rate if it "
+    "never waited.",
+    "losing": "A trainer skips elements that leave the cache window before it has read them.",
+    "waiting": "The share of a trainer's time that its next() waits for an element, over the last ten seconds.",
+}
+"""What each card means, as tooltips."""
 
 
 class AnswerCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +58,7 @@ def answer_cards(view: View, job: JobStatus) -> Sequence[AnswerCard]:
 def _draw(card: AnswerCard) -> Html:
     return tag(
         "article",
-        tag("h3", card.question),
+        tag("h3", card.question, title=MEANINGS[card.name]),
         tag("p", card.answer, class_="big"),
         tag("p", card.detail, class_="small"),
         class_=f"card {card.level}",
@@ -89,8 +99,19 @@ def _throughput_card(view: View, job: JobStatus) -> AnswerCard:
     level = (
         "warn" if rates.demand is not None and _is_below_demand(rates.produced, rates.demand, view, job) else "plain"
     )
-    small = join(f"{view.format_rate(rates.consumed)} consumed{demand}")
+    small = join(f"{view.format_rate(rates.consumed)} consumed{demand}", _bytes_text(view, job))
     return AnswerCard(name="throughput", question="Throughput", level=level, answer=big, detail=small)
+
+
+def _bytes_text(view: View, job: JobStatus) -> Html | None:
+    """Bytes produced per second, from the mean size of the elements in memory; None if that is unknown."""
+    elements = sum(task.head - task.tail for task in job.tasks if task.window_bytes)
+    if not elements or not view.measured:
+        return None
+    size = sum(task.window_bytes for task in job.tasks) / elements
+    rate = size * view.job_rates.produced
+    text = f"{format_bytes(rate)}/s"
+    return join(" · ", number(text, "byte_rate", round(rate)), f" produced, {format_bytes(size)} each")
 
 
 def _is_below_demand(produced: float, demand: float, view: View, job: JobStatus) -> bool:
@@ -128,7 +149,7 @@ def _waiting_card(view: View, job: JobStatus) -> AnswerCard:
 
 
 def _worst_wait(view: View, job: JobStatus) -> tuple[TrainerStatus, float] | None:
-    known = [(t, trainer_rates(view.job_rates, t.trainer_id).wait_share) for t in job.trainers]
+    known = [(t, trainer_rates(view.verdict_rates, t.trainer_id).wait_share) for t in job.trainers]
     return max(((t, wait) for t, wait in known if wait is not None), key=lambda pair: pair[1], default=None)
 
 

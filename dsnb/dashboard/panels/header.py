@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
-from dsnb.monitor.formatting import format_duration, format_time
+from dsnb.monitor.formatting import format_count, format_duration, format_mode, format_time
 from dsnb.monitor.snapshot import VERSION, JobStatus
 
 MODE_TOOLTIPS = {"OFF": "every worker produces all", "DYNAMIC": "splits shared out"}
@@ -47,14 +47,16 @@ def _replay_slider(view: View) -> Html | None:
 
 
 def banner(view: View) -> Html:
-    """A warning across the page when no more snapshots arrive."""
+    """A warning across the page when no more snapshots arrive; at the end, what the last one was."""
+    if view.health.end:
+        return _last_state(view)
     if not view.health.stale or view.sample is None:
         return Html("")
     age = format_duration(view.health.age_s or 0)
     return tag(
         "div",
         tag("b", f"No news for {age}."),
-        f" What stands here was so at {format_time(view.sample.wall_time)}. ",
+        f" The numbers are from {format_time(view.sample.wall_time)}. ",
         tag("span", _staleness_reason(view), class_="why"),
         class_="banner stale",
         role="alert",
@@ -62,8 +64,21 @@ def banner(view: View) -> Html:
     )
 
 
+def _last_state(view: View) -> Html:
+    consumed = sum(job.consumed for job in view.snapshot.jobs) if view.snapshot else 0
+    return tag(
+        "div",
+        tag("b", view.health.end),
+        f" This is its last state: {format_count(consumed)} elements consumed." if view.snapshot else "",
+        class_="banner ended",
+        role="status",
+        data_field="banner",
+        data_ended="",
+    )
+
+
 def badge(view: View) -> Html:
-    """The state of the feed in a word: live, stale, or waiting for the first snapshot."""
+    """The state of the feed in a word: live, stale, ended, or waiting for the first snapshot."""
     if view.replay_position is not None:
         return tag(
             "span",
@@ -73,9 +88,10 @@ def badge(view: View) -> Html:
             data_state="replay",
             data_title="replay · dsnb",
         )
-    state = "live" if not view.health.stale else "stale" if view.sample else "waiting"
+    state = "ended" if view.health.end else "live" if not view.health.stale else "stale" if view.sample else "waiting"
     words = {
         "live": "live",
+        "ended": "ended",
         "waiting": "no service" if view.health.error else "looking",
         "stale": f"stale · {format_duration(view.health.age_s or 0)}",
     }
@@ -113,7 +129,7 @@ def _label(job: JobStatus) -> str:
 def _mode(job: JobStatus) -> Html:
     return tag(
         "div",
-        tag("span", job.mode, class_="chip", title=MODE_TOOLTIPS.get(job.mode, ""), data_field="mode"),
+        tag("span", format_mode(job.mode), class_="chip", title=MODE_TOOLTIPS.get(job.mode, ""), data_field="mode"),
         tag("span", "shared cache", class_="chip") if job.cached else None,
         tag("span", "pass ", number(str(job.iteration + 1), "pass", job.iteration + 1), class_="chip"),
         tag("span", job.state, class_=f"chip {job.state}", data_field="state"),

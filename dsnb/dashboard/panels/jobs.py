@@ -1,4 +1,4 @@
-"""The jobs panel: all jobs of the service, the newest first."""
+"""The jobs panel: all jobs of the service, running ones and then the newest first."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dsnb.dashboard.panels.tables import empty_message, heading, table
 from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import format_count
 from dsnb.monitor.snapshot import JobStatus
-from dsnb.monitor.tables import job_table
+from dsnb.monitor.tables import job_table, running_first
 
 COLUMNS = {
     "job": "",
     "state": "",
-    "mode": "minor",
+    "mode": "minor rare",
     "pass": "minor",
     "clients": "minor rare",
     "produced": "desk",
@@ -31,7 +31,7 @@ def jobs(view: View) -> Html:
     title = heading("Jobs", hint)
     if not found:
         return join(title, empty_message("No job yet: apply dsnb.distribute to a Dataset and iterate it."))
-    newest = found[-1 : -MAX_JOBS - 1 : -1]
+    newest = running_first(reversed(found))[:MAX_JOBS]
     states = {job.name: job.state for job in newest}
     shown = view.job.name if view.job else None
     content = table(
@@ -39,15 +39,21 @@ def jobs(view: View) -> Html:
         job_table(newest, COLUMNS, view.known_rates),
         COLUMNS,
         actions=lambda name: _buttons(view, name, states[name]),
-        row_classes=lambda name: "shown" if name == shown else "",
+        row_classes=lambda name: _row_classes(states[name], is_shown=name == shown),
     )
     return join(title, content, _pipeline(view.job))
 
 
+def _row_classes(state: str, *, is_shown: bool) -> str:
+    return " ".join(name for name, so in (("shown", is_shown), ("over", state == "finished")) if so)
+
+
 def _buttons(view: View, name: str, state: str) -> Html:
+    peek = button(view, "peek", "peek", job=name) if state in {"running", "paused"} else None
     running = button(view, "pause", "pause", job=name) if state in {"running", "idle"} else None
     paused = button(view, "resume", "resume", job=name) if state == "paused" else None
-    return buttons(running, paused, button(view, "cancel", "cancel", job=name))
+    cancel = button(view, "cancel", "cancel", job=name) if state != "finished" else None
+    return buttons(peek, running, paused, cancel)
 
 
 def _pipeline(job: JobStatus | None) -> Html | None:

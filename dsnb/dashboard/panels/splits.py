@@ -79,9 +79,9 @@ def _tooltip(bar: GrantBar, job: JobStatus) -> str:
         else f"splits {format_count(grant.first)} to {format_count(grant.end - 1)}"
     )
     slow = ", much longer than others" if bar.is_straggler else ""
-    anew = ", given again after a loss" if grant.reassigned else ""
+    again = ", assigned again after a loss" if grant.reassigned else ""
     took = "" if grant.state == "in hand" else f" after {format_duration(bar.end - bar.begin)}"
-    return f"{which} of {source}: {grant.state}{took}{slow}{anew}"
+    return f"{which} of {source}: {grant.state}{took}{slow}{again}"
 
 
 def _time_axis(now: float, span: float, *, live: bool) -> Html:
@@ -109,7 +109,7 @@ def _legend(found: Sequence[WorkerRow]) -> Html:
         "done": "done",
         "in hand": "in hand",
         "lost": "lost with its worker",
-        "dropped": "given up",
+        "dropped": "dropped",
         "moved": "moved to another worker",
     }
     keys = [
@@ -130,13 +130,14 @@ def _body(job: JobStatus | None) -> Html:
     if job is None:
         return empty_message("No job yet.")
     if job.mode == "OFF":
-        return empty_message("Mode OFF: every worker produces the whole dataset, so nothing is split.")
+        return empty_message('With "parallel_epochs", every worker produces the whole dataset, so nothing is split.')
     if not job.splits:
         return empty_message("No split has been asked for yet.")
     return join(*(_bar(split, at) for at, split in enumerate(job.splits)))
 
 
 def _bar(split: SplitStatus, at: int) -> Html:
+    given = _given_share(split)
     pieces = (tag("i", class_=name, style=f"width:{part:.2%}") for name, part in bar_shares(split).items())
     return tag(
         "div",
@@ -144,10 +145,18 @@ def _bar(split: SplitStatus, at: int) -> Html:
             "div",
             tag("b", split.source),
             _repetition(split),
-            tag("span", format_share(_done_share(split)), class_="far"),
+            tag("span", number(format_share(given), "given", round(given, 4)), class_="far"),
             class_="over",
         ),
-        tag("div", *pieces, class_="progress", role="progressbar", aria_valuenow=split.done, aria_valuemax=split.total),
+        tag(
+            "div",
+            *pieces,
+            class_="progress",
+            role="progressbar",
+            aria_valuenow=split.done + split.in_hand,
+            aria_valuemax=split.total,
+            aria_label=f"splits of {split.source} given to workers",
+        ),
         _numbers(split),
         class_="provider",
         data_provider=at,
@@ -155,8 +164,9 @@ def _bar(split: SplitStatus, at: int) -> Html:
     )
 
 
-def _done_share(split: SplitStatus) -> float:
-    return split.done / split.total if split.total else 0.0
+def _given_share(split: SplitStatus) -> float:
+    """The share of the whole repetition that workers have got. It moves on also while a slow trainer reads the last."""
+    return min(1.0, (split.done + split.in_hand) / split.total) if split.total else 0.0
 
 
 def _repetition(split: SplitStatus) -> Html | None:
@@ -172,8 +182,15 @@ def _numbers(split: SplitStatus) -> Html:
             number(format_count(split.done), "done", split.done),
             f" of {format_count(split.total)} done",
             class_="key done",
+            title="splits whose elements all trainers have consumed",
         ),
-        tag("span", number(format_count(split.in_hand), "in_hand", split.in_hand), " in hand", class_="key in-hand"),
+        tag(
+            "span",
+            number(format_count(split.in_hand), "in_hand", split.in_hand),
+            " in hand",
+            class_="key in-hand",
+            title="splits that a worker has got and that not all trainers have consumed",
+        ),
         tag("span", number(format_count(split.lost), "lost", split.lost), " lost", class_="key lost")
         if split.lost
         else None,

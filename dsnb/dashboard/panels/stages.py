@@ -9,7 +9,7 @@ import msgspec
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.tables import empty_message, heading
 from dsnb.dashboard.view import View
-from dsnb.monitor.formatting import format_count, format_duration, format_rate, format_share
+from dsnb.monitor.formatting import format_count, format_duration, format_rate, format_share, plural
 from dsnb.monitor.rates import StageRates
 from dsnb.wire.stage_report import StageReport
 
@@ -58,11 +58,23 @@ def _draw(row: StageRow, at: int) -> Html:
         tag("span", _cost(row.stage), class_="cost"),
         tag("span", _buffer(row.stage), class_="cost"),
         class_="stage heaviest" if row.heaviest else "stage",
-        title=f"{format_count(row.stage.elements)} elements, {format_rate(row.rates.elements)}",
+        title=_tooltip(row),
         data_stage=at,
         data_value=round(row.share, 3),
         data_key=at,
     )
+
+
+def _tooltip(row: StageRow) -> str:
+    stage = row.stage
+    parts = [f"{format_count(stage.elements)} elements, {format_rate(row.rates.elements)}"]
+    if stage.threads:
+        parts.append(f"{plural(stage.threads, 'thread')} over all workers")
+    if stage.capacity:
+        parts.append(f"{format_count(stage.buffered)} elements ready, at most {format_count(stage.capacity)}")
+    if stage.wait_ns:
+        parts.append(f"waited {format_duration(stage.wait_ns / 1e9)} for its input")
+    return "; ".join(parts)
 
 
 def _cost(stage: StageReport) -> str:
@@ -70,4 +82,7 @@ def _cost(stage: StageReport) -> str:
 
 
 def _buffer(stage: StageReport) -> str:
-    return f"{format_count(stage.buffered)} of {format_count(stage.capacity)} ready" if stage.capacity else ""
+    """The threads that call its function, and the elements that are ready in it."""
+    threads = plural(stage.threads, "thread") if stage.threads else ""
+    ready = f"{format_count(stage.buffered)} of {format_count(stage.capacity)} ready" if stage.capacity else ""
+    return ", ".join(filter(None, (threads, ready)))

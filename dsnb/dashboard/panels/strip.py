@@ -14,6 +14,10 @@ from dsnb.dashboard.view import WORST_TASK, View
 from dsnb.monitor.formatting import format_count
 from dsnb.monitor.snapshot import JobStatus
 
+_CACHE_WINDOW = (
+    "Each worker keeps its newest elements in memory. A trainer that falls behind this window skips what it misses, "
+    "makes the others wait, or reads from disk, as its on_lag says."
+)
 _SHARING_CODE = "cross_trainer_cache=dsnb.CrossTrainerCache(trainer_id)"
 _ON_LAG_TOOLTIPS = {"wait": "others wait for it at the cliff", "spill": "what it misses is kept on disk"}
 
@@ -23,7 +27,7 @@ def strip(view: View) -> Html:
     job = view.job
     heading = tag(
         "div",
-        tag("h2", "Cache window"),
+        tag("h2", "Cache window", title=_CACHE_WINDOW),
         tag("p", "where each trainer stands between the newest element and eviction", class_="hint"),
         _task_picker(view, job) if job and job.cached and len(newest_tasks(job)) > 1 else None,
         class_="heading",
@@ -71,7 +75,7 @@ def _draw(view: View, job: JobStatus, lane: TrainerLane, picture: CacheStrip) ->
             tag("i", class_="dot"),
             name_markup(lane.trainer_id),
             tag("em", on_lag, class_="chip", title=_ON_LAG_TOOLTIPS[on_lag]) if on_lag in _ON_LAG_TOOLTIPS else None,
-            button(view, "evict", "✕", job=job.name, trainer=lane.trainer_id),
+            button(view, "evict", "evict", job=job.name, trainer=lane.trainer_id),
             class_="who",
         ),
         _track(lane, picture),
@@ -125,10 +129,16 @@ def _left_edge(picture: CacheStrip) -> Html:
     if eviction_lag is None:
         return tag("span", "nothing evicted yet", class_="edge left")
     if eviction_lag > picture.scale and not picture.shows_disk:
-        return tag("span", f"← eviction at {format_count(eviction_lag)} behind", class_="edge left")
-    at = f"left:{1 - picture.distance(eviction_lag):.2%}"
-    cliffword = tag("span", f"eviction cliff · {format_count(eviction_lag)} behind", class_="edge cliffword", style=at)
-    return join(tag("span", "on disk", class_="edge left diskword"), cliffword) if picture.shows_disk else cliffword
+        return tag("span", f"// eviction at {format_count(eviction_lag)} behind", class_="edge left")
+    away = picture.distance(eviction_lag)
+    # The label stands on the side of the line where there is more room, apart from "newest" at the right end.
+    at = f"left:{1 - away:.2%}" if away > 0.5 else f"right:{away:.2%}"
+    lag = tag("span", f" · {format_count(eviction_lag)} behind", class_="away")
+    cliffword = tag("b", "eviction cliff", lag, class_="edge cliffword", style=at)
+    if not picture.shows_disk:
+        return cliffword
+    unscaled = tag("span", ", not to scale", class_="away")
+    return join(tag("span", "on disk", unscaled, class_="edge left diskword", title="not to scale"), cliffword)
 
 
 def _ticks(picture: CacheStrip) -> list[Html]:

@@ -7,6 +7,19 @@ from collections.abc import Callable, Mapping
 from dsnb.dashboard.markup import Html, tag
 from dsnb.monitor.tables import Cell, Column, Row, Table
 
+TERMS = {
+    "Splits": "A split is a piece of the source, such as a file or a range of indices. Workers get runs of splits to "
+    "work on; a split is done when all trainers have consumed its elements.",
+    "Pipeline": "Each operation's share of the time that the workers work. Threads and waiting elements are those of "
+    "all workers together.",
+    "Waiting": "How each trainer spends its time: in its own steps, or waiting in next() for what the workers do.",
+    "Trainers": "A trainer is a reader with a name of its own in the cross-trainer cache; without the cache, each "
+    "client is one.",
+    "Workers": "Workers run pipelines and send elements to clients. A drained worker finishes what it has.",
+    "Jobs": "A job is one dataset that is read through the service, by one or more clients.",
+    "Events": "What happened to workers, jobs and trainers.",
+}
+"""What each panel's title means, as tooltips."""
 _MAX_NAME_CHARS, _NAME_TAIL_CHARS = 12, 8
 _ACTIONS = Column(field="do", title="", numeric=False)
 Markup = Callable[[Cell], Html]
@@ -58,7 +71,13 @@ def _state(cell: Cell) -> Html:
 
 def heading(title: str, hint: str = "", right: Html | None = None) -> Html:
     """A panel's heading: title, a hint about what it shows, and optional contents at the right."""
-    return tag("div", tag("h2", title), tag("p", hint, class_="hint") if hint else None, right, class_="heading")
+    return tag(
+        "div",
+        tag("h2", title, title=TERMS.get(title)),
+        tag("p", hint, class_="hint") if hint else None,
+        right,
+        class_="heading",
+    )
 
 
 def name_markup(text: str, **attributes: object) -> Html:

@@ -30,13 +30,16 @@ from dsnb.monitor.formatting import natural_sort_key
 from dsnb.monitor.rates import JobRates, demand_text
 
 COLOURS = ("#3b6ea8", "#4c94c0", "#5fb3b3", "#8cc7a1", "#7d8fc9", "#5b78b5", "#6aa5a0", "#9aa9b8")
-"""Colours of medium brightness, readable on white and on black: the figure does not know the page's theme."""
+"""Colours for white. The figure does not know the page's theme; the style sheet brightens it on black."""
 
 DEMAND_COLOUR = "#e0762f"
-_AXIS_COLOUR = "#7f8b98"
+AXIS_COLOUR = "#667380"
+_MEANING = "Elements per second. If the dashed line is above the bands, trainers wait for the workers."
 _OTHERS = "others"
 _MAX_DEMAND_RATIO = 4.2
 _MIN_SPAN_S = 15.0
+_MIN_RATE_SPAN_S = 1.0
+"""Seconds; over less, a rate mostly shows when workers reported."""
 _SCALE_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 ColumnData = dict[str, Sequence[float]]
@@ -46,7 +49,7 @@ def throughput(view: View) -> Html:
     """The figure's heading, which is also its legend."""
     title = tag(
         "div",
-        tag("h2", "Throughput"),
+        tag("h2", "Throughput", title=_MEANING),
         tag("p", "produced each second, and what the fastest trainer could take", class_="hint"),
         _span_picker(view),
         class_="heading",
@@ -63,7 +66,7 @@ def bands(moments: Sequence[RateSample], job: str) -> tuple[str, ...]:
 
 def points(moments: Sequence[RateSample], job: str, names: Sequence[str]) -> ColumnData:
     """The figure's data columns: local time in ms, the upper edge of each band, total production, demand."""
-    known = [(moment.wall_time, moment.rates.job(job)) for moment in moments if moment.rates.span_s]
+    known = [(moment.wall_time, moment.rates.job(job)) for moment in moments if moment.rates.span_s >= _MIN_RATE_SPAN_S]
     columns: ColumnData = {"t": [_local_ms(wall) for wall, _ in known], "zero": [0.0] * len(known)}
     tops = [0.0] * len(known)
     for band in range(len(COLOURS)):
@@ -197,14 +200,14 @@ def _style(plot: figure) -> None:
     """Make the figure's background transparent, and hide decorations without information."""
     plot.background_fill_color = plot.border_fill_color = plot.outline_line_color = None
     plot.xgrid.grid_line_color = None
-    plot.ygrid.grid_line_color, plot.ygrid.grid_line_alpha = _AXIS_COLOUR, 0.22
+    plot.ygrid.grid_line_color, plot.ygrid.grid_line_alpha = AXIS_COLOUR, 0.22
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0]")
     plot.xaxis.formatter = DatetimeTickFormatter(
         seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hourmin="%H:%M"
     )
     for axis in plot.axis:
         axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = None
-        axis.major_label_text_color = _AXIS_COLOUR
+        axis.major_label_text_color = AXIS_COLOUR
         axis.major_label_text_font_size = "11px"
         axis.major_label_text_font = "Inter, Roboto, Arial, sans-serif"
     plot.xaxis.ticker, plot.yaxis.ticker = DatetimeTicker(desired_num_ticks=5), BasicTicker(desired_num_ticks=5)

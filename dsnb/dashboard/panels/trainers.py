@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.tables import empty_message, heading, name_markup, table
-from dsnb.dashboard.view import View, colour_class
-from dsnb.monitor.tables import Cell, trainer_table
+from dsnb.dashboard.view import View
+from dsnb.monitor.snapshot import TrainerStatus
+from dsnb.monitor.tables import trainer_table
 
 COLUMNS = {
     "trainer": "",
@@ -26,20 +27,25 @@ def trainers(view: View) -> Html:
     title = heading("Trainers", "progress, waiting time and cache use of each trainer")
     if job is None or not job.trainers:
         return join(title, empty_message("No trainer has read this job yet." if job else "No job yet."))
-    clients = {trainer.trainer_id: trainer.clients for trainer in job.trainers}
+    known = {trainer.trainer_id: trainer for trainer in job.trainers}
     return join(
         title,
         table(
             "trainer",
             trainer_table(job, COLUMNS, view.known_rates),
             COLUMNS,
-            markup={"trainer": lambda cell: _name(cell, clients[cell.text])},
-            row_classes=lambda name: colour_class(job, name),
+            markup={"trainer": lambda cell: _name(known[cell.text if cell.value is None else str(cell.value)])},
+            row_classes=view.colour_class,
         ),
     )
 
 
-def _name(cell: Cell, clients: int) -> Html:
-    gone = tag("span", " left", class_="chip") if not clients else None
-    many = tag("span", f" ×{clients}", class_="unit") if clients > 1 else None
-    return tag("span", tag("i", class_="dot"), name_markup(cell.text), many, gone, class_="who")
+def _name(trainer: TrainerStatus) -> Html:
+    many = tag("span", f" ×{trainer.clients}", class_="unit") if trainer.clients > 1 else None
+    return tag("span", tag("i", class_="dot"), name_markup(trainer.trainer_id), many, _state(trainer), class_="who")
+
+
+def _state(trainer: TrainerStatus) -> Html | None:
+    if trainer.evicted_by:
+        return tag("span", " evicted", class_="chip", title=f"evicted by {trainer.evicted_by}")
+    return tag("span", " left", class_="chip") if not trainer.clients else None

@@ -5,25 +5,29 @@ from __future__ import annotations
 from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import LEVEL_SIGNS
-from dsnb.monitor.verdict import Verdict, verdicts
+from dsnb.monitor.verdict import Verdict, latest_verdicts
 
 MAX_VERDICTS = 3
 
 
 def verdict(view: View) -> Html:
     """The panel; empty while there is no verdict."""
-    return join(*(_line(found) for found in job_verdicts(view)))
+    return join(*(verdict_line(found) for found in job_verdicts(view)))
 
 
 def job_verdicts(view: View) -> tuple[Verdict, ...]:
-    """The verdicts on the job that is shown, the worst first."""
-    if view.job is None or view.health.stale or len(view.recent) < 2:
+    """The verdicts on the job that is shown, over the last seconds in which it was read; the worst first.
+
+    A job without a name disappears with its last reader. If no other job is left to show, the verdict on it stays.
+    """
+    if view.health.stale:
         return ()
-    found = verdicts(view.recent[0].snapshot, view.recent[-1].snapshot)
-    return tuple(one for one in found if one.job == view.job.name)[:MAX_VERDICTS]
+    snapshots = view.last_read or [sample.snapshot for sample in view.history]
+    return latest_verdicts(snapshots, view.job.name if view.job else None)[:MAX_VERDICTS]
 
 
-def _line(found: Verdict) -> Html:
+def verdict_line(found: Verdict) -> Html:
+    """One verdict as markup, with its advice."""
     return tag(
         "article",
         tag("i", LEVEL_SIGNS[found.level], class_="sign", aria_hidden="true"),

@@ -15,10 +15,11 @@ import msgspec
 from dsnb.dashboard.feed import RateSample
 from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.panels.tables import empty_message, heading, name_markup
-from dsnb.dashboard.view import View, colour_class
+from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import BAD_WAIT_SHARE, format_share, wait_level
 from dsnb.monitor.rates import trainer_rates
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
+from dsnb.monitor.tables import listed_trainers
 
 COLUMN_COUNT = 30
 """Columns in the history chart: two seconds each for the last minute, ten for the last five."""
@@ -48,9 +49,9 @@ def waits(view: View) -> Html:
     job = view.job
     title = heading("Waiting", "where each trainer's time goes")
     if job is None or not job.trainers:
-        return join(title, empty_message("Nobody has read yet, so nobody has waited." if job else "No job yet."))
+        return join(title, empty_message("Nothing has been read yet, so nothing has waited." if job else "No job yet."))
     wait_shares = blocking_consumers(view, job) or wait_causes(view, job)
-    rows = (_row(view, job, trainer, wait_shares) for trainer in job.trainers)
+    rows = (_row(view, job, trainer, wait_shares) for trainer in listed_trainers(job))
     unpacks = any((trainer_rates(view.job_rates, t.trainer_id).decode_share or 0) >= 0.02 for t in job.trainers)
     return join(title, tag("div", *rows, class_="waits"), _legend(wait_shares, unpacks=unpacks))
 
@@ -85,13 +86,17 @@ def wait_causes(view: View, job: JobStatus) -> tuple[TimeShare, ...]:
     )
 
 
-def time_shares(wait: float, decode: float, wait_shares: Sequence[TimeShare]) -> tuple[TimeShare, ...]:
+def time_shares(
+    wait: float, decode: float, wait_shares: Sequence[TimeShare], convert: float = 0.0
+) -> tuple[TimeShare, ...]:
     """Split a trainer's time into fractions that add up to one."""
-    own = TimeShare(kind="own", name="its own steps", share=max(0.0, 1 - wait - decode))
+    own = TimeShare(kind="own", name="its own steps", share=max(0.0, 1 - wait - decode - convert))
     unpacking = TimeShare(kind="decode", name="unpacking", share=min(decode, 1 - wait))
+    converting = TimeShare(kind="decode", name="making tensors", share=max(0.0, min(convert, 1 - wait - decode)))
     return (
         own,
         unpacking,
+        *((converting,) if convert else ()),
         *(TimeShare(kind=part.kind, name=part.name, share=wait * part.share) for part in wait_shares),
     )
 
@@ -120,11 +125,11 @@ def _row(view: View, job: JobStatus, trainer: TrainerStatus, wait_shares: Sequen
         "div",
         tag("div", tag("i", class_="dot"), name_markup(trainer.trainer_id), class_="who"),
         _history_chart(view, job, trainer),
-        _bar(time_shares(wait, rates.decode_share or 0.0, wait_shares))
+        _bar(time_shares(wait, rates.decode_share or 0.0, wait_shares, rates.convert_share or 0.0))
         if wait is not None
         else tag("div", class_="time"),
         tag("div", wait_text, class_=f"told {level}"),
-        class_=f"wait {colour_class(job, trainer.trainer_id)}",
+        class_=f"wait {view.colour_class(trainer.trainer_id)}",
         data_key=trainer.trainer_id,
         data_waits=trainer.trainer_id,
     )

@@ -1,21 +1,28 @@
-"""The workers panel: how busy they are, what they produce and send, how full their windows are."""
+"""The workers panel: how busy they are, what they produce and send, how full their windows and their hosts are."""
 
 from __future__ import annotations
 
-from dsnb.dashboard.markup import Html, join
+from collections.abc import Iterable, Iterator, Sequence
+
+from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.buttons import button, buttons
-from dsnb.dashboard.panels.tables import empty_message, heading, table
+from dsnb.dashboard.panels.tables import empty_message, heading, name_markup, table
 from dsnb.dashboard.view import View
-from dsnb.monitor.formatting import natural_sort_key
+from dsnb.monitor.formatting import format_bytes, natural_sort_key
+from dsnb.monitor.hosts import busy_text, memory_text
+from dsnb.monitor.snapshot import HostStatus, WorkerStatus
 from dsnb.monitor.tables import worker_table
+from dsnb.wire.host_use import GpuStatus, HostUse
 
 COLUMNS = {
     "worker": "",
     "state": "",
     "busy": "",
+    "cpus": "minor rare",
+    "rss_bytes": "minor rare",
     "produced": "minor",
     "rate": "desk",
-    "sent_bytes": "minor rare",
+    "sent_rate": "minor rare",
     "cache_bytes": "desk",
     "tasks": "minor rare",
     "errors": "minor",
@@ -41,7 +48,72 @@ def workers(view: View) -> Html:
             COLUMNS,
             actions=lambda name: _buttons(view, name, running=name in running),
         ),
+        *(_host(view, key, here) for key, here in _by_host(ordered).items()),
     )
+
+
+def _by_host(found: Iterable[WorkerStatus]) -> dict[str, list[WorkerStatus]]:
+    hosts: dict[str, list[WorkerStatus]] = {}
+    for worker in found:
+        hosts.setdefault(worker.host_id or worker.address.rpartition(":")[0], []).append(worker)
+    return hosts
+
+
+def _host(view: View, key: str, here: Sequence[WorkerStatus]) -> Html | None:
+    """What is used of one host, and how much of that its workers use; None if nothing is known."""
+    hosts = view.snapshot.hosts if view.snapshot else ()
+    use = next((host for host in hosts if host.host_id == key), HostStatus())
+    gauges = [*_cpu_gauge(view, here), *_memory_gauge(here, use), *_gpu_gauges(use.gpus)]
+    if not gauges:
+        return None
+    name = here[0].host or here[0].address.rpartition(":")[0]
+    return tag("div", name_markup(name), *gauges, class_="host", data_host=name, data_key=f"host {key}")
+
+
+def _cpu_gauge(view: View, here: Sequence[WorkerStatus]) -> Iterator[Html]:
+    if not view.measured:
+        return
+    rates = {worker.pid: view.rates.worker(worker.uid) for worker in here}  # thread workers share a process
+    used, cpus = sum(one.used_cpus for one in rates.values()), max(worker.cpus for worker in here)
+    idle = [one.idle_cpus for one in rates.values() if one.idle_cpus is not None]
+    own = f"workers use {used:.1f}"
+    if idle and cpus:
+        busy = max(0.0, cpus - min(idle))
+        yield _gauge("CPUs", _meter("host_cpus", f"{busy:.1f} of {cpus}", busy, cpus), own)
+    else:
+        yield _gauge(f"{own} CPUs")
+
+
+def _memory_gauge(here: Sequence[WorkerStatus], use: HostStatus) -> Iterator[Html]:
+    own = sum({worker.pid: worker.rss_bytes for worker in here}.values())
+    told = f"workers use {format_bytes(own)}" if own else None
+    if use.memory_total_bytes:
+        yield _gauge("memory", _memory_meter("host_memory", use), told)
+    elif told:
+        yield _gauge(f"{told} of memory")
+
+
+def _gpu_gauges(gpus: Sequence[GpuStatus]) -> Iterator[Html]:
+    for number, gpu in enumerate(gpus):
+        yield _gauge(
+            tag("span", f"GPU {number}", title=gpu.name),
+            _meter(f"gpu{number}_busy", busy_text(gpu), max(0, gpu.busy_percent), 100),
+            _memory_meter(f"gpu{number}_memory", gpu),
+        )
+
+
+def _gauge(*parts: object) -> Html:
+    return tag("span", *parts, class_="gauge")
+
+
+def _memory_meter(field: str, of: HostUse | GpuStatus) -> Html:
+    return _meter(field, memory_text(of), of.memory_used_bytes, of.memory_total_bytes)
+
+
+def _meter(field: str, text: str, used: float, total: float) -> Html:
+    """A share as a bar, with its text on it."""
+    bar = tag("i", style=f"width:{min(1.0, used / total) if total else 0.0:.0%}")
+    return tag("span", bar, tag("em", text), class_="meter", data_field=field, data_value=round(used, 2))
 
 
 def _scale(view: View) -> Html | None:

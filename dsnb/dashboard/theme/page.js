@@ -64,9 +64,10 @@ function watchServer(model) {
   });
   const look = () => {
     const lost = Date.now() - heard > LOST_AFTER_MS;
-    document.getElementById("lost").hidden = !lost;
-    document.documentElement.toggleAttribute("data-lost", lost);
-    if (lost) {
+    const ended = document.querySelector("[data-ended]") !== null; // the page says so itself
+    document.getElementById("lost").hidden = !lost || ended;
+    document.documentElement.toggleAttribute("data-lost", lost && !ended);
+    if (lost && !ended) {
       document.getElementById("lost-since").textContent = `at ${new Date(heard).toLocaleTimeString()}`;
       document.title = "lost · dsnb";
     }
@@ -94,7 +95,7 @@ export function render({model}) {
   }
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-pick]");
-    if (button) model.send_msg({pick: button.dataset.pick, value: button.dataset.value});
+    if (button) model.send_msg({pick: button.dataset.pick, value: button.dataset.value ?? ""});
     const act = event.target.closest("button[data-do]");
     if (act) model.send_msg({do: act.dataset.do, target: JSON.parse(act.dataset.target)});
   });

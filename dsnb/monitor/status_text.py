@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsnb.monitor.formatting import format_duration, plural
-from dsnb.monitor.snapshot import JobStatus, Snapshot
+from dsnb.monitor.formatting import format_duration, format_mode, plural
+from dsnb.monitor.hosts import host_lines
+from dsnb.monitor.snapshot import NOT_ENCRYPTED, JobStatus, Snapshot
 from dsnb.monitor.tables import text_table, trainer_table, worker_table
 
 MAX_EVENTS = 5
 """The number of recent events to print."""
-_WORKER_COLUMNS = ("worker", "address", "state", "tasks", "produced", "sent_bytes", "cache_bytes", "capacity_bytes")
+_WORKER_COLUMNS = (
+    "worker",
+    "host",
+    "address",
+    "state",
+    "tasks",
+    "produced",
+    "sent_bytes",
+    "cache_bytes",
+    "capacity_bytes",
+)
 _TRAINER_COLUMNS = ("trainer", "elements", "hits", "misses", "lag", "skipped", "lost")
 
 
 def status_text(snapshot: Snapshot) -> str:
     """The whole service as text: workers, jobs and recent events."""
     lines = [f"{snapshot.service} at {snapshot.target}, up {format_duration(snapshot.time - snapshot.started)}"]
-    lines += ["", plural(len(snapshot.workers), "worker")]
+    if snapshot.network == "plain":
+        lines.append(f"warning: {NOT_ENCRYPTED}")
+    lines += ["", plural(len(snapshot.workers), "worker") + autoscale_text(snapshot)]
     lines += text_table(worker_table(snapshot.workers, _WORKER_COLUMNS))
+    lines += host_lines(snapshot)
     for job in snapshot.jobs:
         lines += ["", *job_lines(job)]
     if not snapshot.jobs:
@@ -29,6 +43,12 @@ def status_text(snapshot: Snapshot) -> str:
     for event in snapshot.events[-MAX_EVENTS:]:
         lines.append(f"{event.level}: {event.text} ({format_duration(snapshot.time - event.time)} ago)")
     return "\n".join(lines)
+
+
+def autoscale_text(snapshot: Snapshot) -> str:
+    """The limits of autoscaling and what the jobs need, as the end of a line; empty while it is off."""
+    auto = snapshot.autoscale
+    return f", autoscaling between {auto.minimum} and {auto.maximum}: {auto.wanted} needed" if auto is not None else ""
 
 
 def older_jobs_lines(snapshot: Snapshot) -> list[str]:
@@ -42,7 +62,7 @@ def older_jobs_lines(snapshot: Snapshot) -> list[str]:
 
 def job_lines(job: JobStatus) -> Iterator[str]:
     """One job: its state, its splits, and a row for each trainer."""
-    yield f"job {job.name}: {job.mode}, iteration {job.iteration}, {job.state}"
+    yield f"job {job.name}: {format_mode(job.mode)}, pass {job.iteration + 1}, {job.state}"
     yield f"  {job.pipeline}"
     yield f"  {job.produced:,} elements produced, {job.consumed:,} consumed"
     yield from split_lines(job)
