@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsnb.cache.results.remembered_function import close_default_caches
+from tests.support import fsspec_loop  # noqa: F401 - for its effect
 from tests.support.cluster import Cluster
 from tests.support.fuzzing import FuzzEnvironment, calls, command_lines, flaw_of, flaw_of_command
 

@@ -29,6 +29,12 @@ def test_an_endless_pipeline_is_checked_as_far_as_asked() -> None:
     assert_resumable(dsnb.Dataset.range(3).shuffle(3).repeat(), most=10)
 
 
+def test_the_width_of_text_may_differ(cluster: Cluster) -> None:
+    """Over gRPC, batches of text in one frame have the width of the widest."""
+    ds = dsnb.Dataset.from_tensor_slices(["x" * n for n in range(1, 9)]).batch(2)
+    assert_resumable(ds, service=cluster.service, processing_mode="distributed_epoch", positions=[0, 3])
+
+
 def test_errors_count_as_what_stands_in_their_places() -> None:
     def picky(x: int) -> int:
         if x % 4 == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,12 +109,13 @@ def test_nothing_overflows_from_phone_to_wall(
     name = "a-search-over-learning-rates-of-november"
     training.begin("learning-rate=0.0001,wide-resnet-50,augmented", pause=0.004, job=name, on_lag="spill")
     training.begin("lr=0.1", pause=0.02, job=name)
+    training.begin("on disk", pause=0.2, job=name, on_lag="spill")
     read_some(service, "lr=0.1", 30, job=name)
     tab.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     tab.open(served.url)
     assert tab.page.evaluate("document.documentElement.dataset.theme") == theme
-    tab.wait("document.querySelectorAll('tr[data-trainer]').length === 2")
-    for width in (400, 700, 1000, 1280, 1600, 2000):
+    tab.wait("document.querySelectorAll('tr[data-trainer]').length === 3 && document.querySelector('.diskword')")
+    for width in (400, 700, 768, 1000, 1280, 1600, 2000):
         tab.page.set_viewport_size({"width": width, "height": 1000})
         tab.wait(f"innerWidth === {width}")
         found: list[str] = []
@@ -133,7 +135,7 @@ def test_nothing_overflows_from_phone_to_wall(
 
 
 def too_wide(tab: Tab) -> list[str]:
-    """What sticks out of the page, of its card, or of the box in which a table could be scrolled."""
+    """What sticks out of the page, its card, or the box in which a table could be scrolled; labels that overlap."""
     found: list[str] = tab.page.evaluate(
         """() => {
           const names = [];
@@ -141,7 +143,15 @@ def too_wide(tab: Tab) -> list[str]:
           if (page.scrollWidth > page.clientWidth) names.push("the page");
           const boxes = ".panel, .card, .top, .heading, .keys, .chips, .words, .strip, .track, .scroll";
           for (const one of document.querySelectorAll(boxes))
-            if (one.scrollWidth > one.clientWidth + 1) names.push(one.className || one.id);
+            if (one.scrollWidth > one.clientWidth + 1) {
+              const panel = one.closest("[data-panel]")?.dataset.panel ?? "the page";
+              names.push(`${one.className || one.id} of ${panel}`);
+            }
+          const labels = [...document.querySelectorAll(".ruler > *")].filter(one => one.offsetWidth);
+          const boxed = labels.map(one => [one.getBoundingClientRect(), one.textContent]);
+          for (const [box, text] of boxed)
+            for (const [other, beside] of boxed)
+              if (text < beside && box.left < other.right && other.left < box.right) names.push(`${text} on ${beside}`);
           return names;
         }"""
     )
@@ -165,8 +175,18 @@ def test_the_services_own_dashboard_ends_with_it(tab: Tab) -> None:
         assert service.dashboard_url() == url
         tab.open(url)
         wait_for(lambda: tab.text("[data-field='service']") == "own", what="the service's name")
+        list(dsnb.Dataset.range(1_220).apply(dsnb.distribute("distributed_epoch", service, job_name="train")))
+        wait_for(lambda: "1,220" in tab.text("[data-field='consumed']"), what="the elements on the page")
         assert tab.complaints == []
-        tab.page.goto("about:blank")
+    tab.page.wait_for_selector("[data-ended]")
+    tab.wait("Date.now() - performance.timeOrigin > 12000")  # the page has noticed by now that its server is gone
+    assert re.match(
+        r"The service was stopped at \d\d:\d\d:\d\d\. This is its last state: 1,220 elements consumed\.",
+        tab.text("[data-field='banner']"),
+    )
+    assert tab.page.is_hidden("#lost")
+    assert tab.state() == "ended"
+    tab.page.goto("about:blank")
 
 
 @pytest.mark.slow

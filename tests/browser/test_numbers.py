@@ -63,7 +63,7 @@ def counters(now: Snapshot) -> Numbers:
             for field in ("elements", "hits", "misses", "skipped")
         }
     for worker in now.workers:
-        told |= {f"workers {worker.name} {f}": getattr(worker, f) for f in ("produced", "sent_bytes", "errors")}
+        told |= {f"workers {worker.name} {f}": getattr(worker, f) for f in ("produced", "errors")}
     return told
 
 
@@ -73,6 +73,7 @@ def at_rest(now: Snapshot) -> Numbers:
     told = counters(now) | {
         "header  pass": job.iteration + 1,
         "cards  rate": 0,
+        "cards  byte_rate": 0,
         f"jobs {job.name} pass": job.iteration + 1,
         f"jobs {job.name} clients": job.clients,
         f"jobs {job.name} rate": 0,
@@ -81,7 +82,7 @@ def at_rest(now: Snapshot) -> Numbers:
     told |= {"cards  skipped": skipped} if skipped else {}  # the card says "every trainer gets every element" else
     told |= splits(job)
     for worker in now.workers:
-        told |= {f"workers {worker.name} {field}": 0 for field in ("busy", "rate")}
+        told |= {f"workers {worker.name} {field}": 0 for field in ("busy", "rate", "sent_rate")}
         told |= {f"workers {worker.name} {field}": getattr(worker, field) for field in ("cache_bytes", "tasks")}
     for trainer in job.trainers:
         told |= _of_trainer(trainer)
@@ -93,6 +94,7 @@ def splits(job: JobStatus) -> Numbers:
     told: Numbers = {}
     for at, split in enumerate(job.splits):
         told |= {f"splits {at} {f}": getattr(split, f) for f in ("done", "in_hand")}
+        told[f"splits {at} given"] = round(min(1.0, (split.done + split.in_hand) / max(1, split.total)), 4)
         told |= {f"splits {at} lost": split.lost} if split.lost else {}
     return told
 
@@ -121,6 +123,9 @@ def differences(tab: Tab, service: dsnb.DataService) -> dict[str, Any]:
     wrong: dict[str, Any] = {n: lag for n, lag in strip.items() if lag not in lags[n.split()[1]]}
     legend = {name: shown.pop(name) for name in list(shown) if name.startswith("throughput ")}
     wrong |= {name: rate for name, rate in legend.items() if rate}
+    restless = (" cpus", " rss_bytes", " host_cpus", " host_memory")
+    for name in [name for name in shown if name.startswith("workers ") and name.endswith(restless)]:
+        del shown[name]  # the process or its host changes them from one moment to the next
     told = at_rest(now)
     return wrong | {
         name: (shown.get(name), told.get(name)) for name in shown | told if shown.get(name) != told.get(name)

@@ -98,6 +98,7 @@ DIFFERS = {
     185: "an unknown kind of record is found when it is read, and the journal is refused as damaged",
     190: "a call is retried after UNAVAILABLE and CANCELLED; ABORTED means that a user's function raised",
     191: "definitions are stored by content; those that no dataset of the journal uses are removed",
+    194: "the length of a range, rows or items is known for a private DYNAMIC job",
     201: "a message always states how its elements are compressed",
     202: "the transfers are built in; a client may require one",
     203: "elements of a worker in another process cannot be passed by reference: the client uses gRPC, unless it "

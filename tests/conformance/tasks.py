@@ -112,6 +112,7 @@ class TaskBench:
             on_change=lambda: self.ended.append("4000") if self.task.done else None,
             error_context="on a bench",
         )
+        self.task.close_to_new_trainers([])  # what a dispatcher answers when the first elements have to go
 
     def reader(self, trainer: str = "") -> TaskReader:
         """One more client."""

@@ -76,10 +76,10 @@ def test_line_038_shared_job_name_multi_iteration(cluster: MakeCluster, transfer
     one, other = (job(dsnb.Dataset.range(10), service, "job", transfer) for _ in range(2))
 
     assert numbers(one) == list(range(10))
-    with pytest.warns(DsnbWarning, match=r"pass 0 of job 'job' has already been read to its end"):
+    with pytest.warns(DsnbWarning, match=r"pass 1 of job 'job' has already been read to its end"):
         assert numbers(other) == []
     assert numbers(other) == list(range(10))
-    with pytest.warns(DsnbWarning, match=r"pass 1 of job 'job' has already been read to its end"):
+    with pytest.warns(DsnbWarning, match=r"pass 2 of job 'job' has already been read to its end"):
         assert numbers(one) == []
 
 

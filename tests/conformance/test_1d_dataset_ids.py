@@ -96,7 +96,7 @@ def test_line_057_same_id_and_job(cluster: MakeCluster, transfer: str) -> None:
     assert ids == ["dataset_id", "dataset_id"]
     one, other = (read(service, name, transfer, job_name="shared") for name in ids)
     assert numbers(one) == list(range(10))
-    with pytest.warns(DsnbWarning, match="pass 0 of job 'dataset_id/shared' has already been read to its end"):
+    with pytest.warns(DsnbWarning, match="pass 1 of job 'dataset_id/shared' has already been read to its end"):
         assert numbers(other) == []
 
 

@@ -38,7 +38,7 @@ def reading(cluster: Cluster, mode: str = "parallel_epochs", **options: Any) -> 
 
 def tasks(cluster: Cluster) -> int:
     """How many the worker has."""
-    return len(cluster.workers[0]._tasks)
+    return len(cluster.workers[0].debug_state()["tasks"])
 
 
 def stays(condition: Any, seconds: float) -> bool:
@@ -74,8 +74,8 @@ def test_line_062_dont_gc_jobs_with_visitation_guarantees(cluster: MakeCluster) 
         reading(one, mode, job_name=mode).close()
     wait_for(lambda: tasks(one) == 1, what="the OFF job to go")
     assert stays(lambda: tasks(one) == 1, 0.5)
-    [task] = one.workers[0]._tasks.values()
-    assert task.order.mode == "DYNAMIC"
+    [task] = one.workers[0].debug_state()["tasks"].values()
+    assert task["mode"] == "DYNAMIC"
     assert [job.name for job in one.status().jobs] == ["distributed_epoch"]
     rest = numbers(reading(one, "distributed_epoch", job_name="distributed_epoch"))
     assert len(rest) >= 1000 - 3 * 11, "it goes on, and does not begin again"

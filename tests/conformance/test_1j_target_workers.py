@@ -12,11 +12,11 @@ import pytest
 
 import dsnb
 from dsnb.errors import InvalidArgumentError, UnavailableError
-from dsnb.pipeline.engine.stage import Stage
 from dsnb.transfer import local
 from dsnb.transfer.protocol import Sink
 from dsnb.wire.messages import ReadRequest
 from tests.conformance.conftest import MakeCluster
+from tests.pipeline.driving import context
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
 from tests.support.transfers import TESTS_TRANSFER_CHOICE
@@ -243,10 +243,13 @@ def test_line_164_a_worker_that_was_stopped_is_no_longer_read(mixed: Mixed) -> N
 
 
 def test_line_165_a_reader_that_was_closed_gets_nothing_more(mixed: Mixed) -> None:
-    elements = iter(read(dsnb.Dataset.range(1 << 40), mixed(1, 0).service))
-    next(elements)
-    stage: Stage = elements._state.stage
-    elements.close()
+    dataset = read(dsnb.Dataset.range(1 << 40), mixed(1, 0).service)
+    stage = dataset.operation.build(context())
+    stage.pull(1)
+    stage.close()
     with pytest.raises(dsnb.errors.CancelledError):
         stage.pull(1)
+    elements = iter(dataset)
+    next(elements)
+    elements.close()
     assert list(elements) == []

@@ -57,7 +57,8 @@ def test_line_193_empty_source(cluster: MakeCluster) -> None:
 
 def test_line_194_finite_source(cluster: MakeCluster) -> None:
     service = cluster(2).service
-    assert cardinalities(dsnb.Dataset.range(10), service, distributed) == FINITE
+    # Workers that share the splits of a range make together what one would.
+    assert cardinalities(dsnb.Dataset.range(10), service, distributed) == FINITE | {"DYNAMIC": 10}
     assert len(list(distributed(dsnb.Dataset.range(10), "OFF", service))) == 20
 
 

@@ -373,7 +373,7 @@ def test_a_place_in_the_list_that_nobody_took_is_told_when_reading_begins(cluste
         elements = read(dsnb.Dataset.range(10), service.service, DATA, job_name="job")
     assert numbers(elements) == [0, 2, 4, 6, 8]
     told = [event.text for event in service.status().events if "without shard" in event.text]
-    assert told == ["pass 0 of job 'job' ended without shard 1 of 2 (otherhost): no worker came"]
+    assert told == ["pass 1 of job 'job' ended without shard 1 of 2 (otherhost): no worker came"]
 
 
 @pytest.mark.slow

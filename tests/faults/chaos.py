@@ -49,6 +49,8 @@ class Reader:
     transfer: str = ""
     in_hand: int = 1
     """Elements that one `next` gives."""
+    pauses: bool = False
+    """Whether its loop is slow enough for each element to be counted as consumed at once."""
 
     @property
     def suspended(self) -> float:
@@ -146,6 +148,7 @@ class Scene:
         log.touch()
         reader = Reader(self._stack.enter_context(process), log, trainer)
         reader.transfer, reader.in_hand = more.get("transfer", ""), more.get("batch") or 1
+        reader.pauses = pause_s > 0
         self.readers.append(reader)
         process.wait_for_line("READY", timeout=END_S)
         return reader

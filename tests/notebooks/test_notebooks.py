@@ -6,6 +6,10 @@ cell without an execution count is run but never compared.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +66,23 @@ def test_it_names_no_place_of_the_machine_that_ran_it(notebook: Any) -> None:
     text = str(notebook)
 
     assert [place for place in (str(ROOT), str(Path.home()), "/tmp/") if place in text] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("distributed") is not None, reason="Dask is installed")
+@pytest.mark.parametrize("required", [False, True], ids=["optional", "required"])
+def test_a_notebook_without_its_engine_is_skipped_with_a_reason_unless_engines_are_required(required: bool) -> None:
+    variables = {name: value for name, value in os.environ.items() if name != "DSNB_REQUIRE_PEERS"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-m", "slow", "-p", "no:cacheprovider", "notebooks/10_outgrown.ipynb"],
+        cwd=ROOT,
+        env={**variables, "DSNB_REQUIRE_PEERS": "1"} if required else variables,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    skipped = "distributed is not installed (the extra dsnb[peers] has it)" in ended.stdout
+    assert (skipped, ended.returncode) == (not required, int(required)), ended.stdout
+    assert ("No module named" in ended.stdout) == required, ended.stdout

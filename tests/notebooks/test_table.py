@@ -12,7 +12,8 @@ TABLE = HERE.parents[1] / "docs" / "notebooks.md"
 
 def rows() -> list[list[str]]:
     """The cells of each situation's row."""
-    lines = [line for line in TABLE.read_text().splitlines() if line.startswith("| ")]
+    situations = TABLE.read_text().partition("\n## Notebook applications\n")[0]
+    lines = [line for line in situations.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return [row for row in cells if row[0] != "situation"]
 

@@ -92,8 +92,7 @@ def server(request: pytest.FixtureRequest, dispatcher: RestartableDispatcher, wo
     """The address and the process of a server that is attacked."""
     if request.param == "worker":
         return address_of(worker), worker.pid
-    assert dispatcher._process is not None
-    return dispatcher.target.removeprefix("grpc://"), dispatcher._process.pid
+    return dispatcher.target.removeprefix("grpc://"), dispatcher.pid
 
 
 METHODS = ["/dsnb.v1.Dispatcher/Register", "/dsnb.v1.Dispatcher/Status", "/dsnb.v1.Worker/Read", "/unknown/Method"]
@@ -205,14 +204,13 @@ def test_hellos_that_were_recorded_leave_nothing_however_often_they_are_said(
     with Relay(target) as relay:
         dsnb.connect(relay.address, dispatcher.token).status()
         path, shown, messages = next(call for call in relay.calls if call[0].endswith("Hello"))
-    assert dispatcher._process is not None
 
     def say() -> None:
         with channel_of_its_own(target) as channel:
             for _ in range(1000):
                 channel.unary_unary(path)(messages[0], metadata=shown, timeout=60)
 
-    with Watched(dispatcher._process.pid) as watched:
+    with Watched(dispatcher.pid) as watched:
         run_in_threads([say] * 4)
     watched.check()
 

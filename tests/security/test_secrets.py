@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.cache.recordings.locations import without_password
-from dsnb.cli.doctor import _proxies
+from dsnb.cli.doctor import check_proxies
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.storage.urls import without_password
 from dsnb.wire import discovery
 from dsnb.wire.channel import ServerIdentity
 from dsnb.wire.codec import encode
@@ -62,7 +62,7 @@ def test_no_argument_list_and_no_environment_holds_the_token() -> None:
 def test_nothing_that_is_printed_pickled_or_kept_holds_the_token(tmp_path: Path) -> None:
     out, err = StringIO(), StringIO()
     started = partial(dsnb.start, workers=1, token=TOKEN, work_dir=tmp_path / "work", name="digits")
-    with redirect_stdout(out), redirect_stderr(err), started() as service:
+    with redirect_stdout(out), redirect_stderr(err), ExitStack() as stack, started() as service:
         numbers = dsnb.Dataset.range(100).batch(2).apply(dsnb.distribute("distributed_epoch", service, "train"))
         with service.record(tmp_path / "run.db"):
             elements = iter(numbers)
@@ -70,7 +70,9 @@ def test_nothing_that_is_printed_pickled_or_kept_holds_the_token(tmp_path: Path)
             state = elements.state_dict() if hasattr(elements, "state_dict") else {}
             list(elements)
         service.report(tmp_path / "run.html")
-        cluster: Any = service._cluster
+        dispatcher = stack.enter_context(dsnb.DispatchServer(dsnb.DispatcherConfig(token=TOKEN)))
+        config = dsnb.WorkerConfig(dispatcher_address=dispatcher.target, token=TOKEN)
+        worker = stack.enter_context(dsnb.WorkerServer(config))
         shown: list[Any] = [
             service,
             service.settings,
@@ -81,15 +83,15 @@ def test_nothing_that_is_printed_pickled_or_kept_holds_the_token(tmp_path: Path)
             numbers,
             numbers.operation,
             elements,
-            cluster.dispatcher,
-            cluster.dispatcher.config,
-            cluster.workers,
-            [worker.config for worker in cluster.workers],
-            cluster.connection,
+            dispatcher,
+            dispatcher.config,
+            dispatcher.debug_state(),
+            worker,
+            worker.config,
+            worker.debug_state(),
+            discovery.read("digits"),
             discovery.resolve("digits"),
             dsnb.connect("digits"),
-            dsnb.DispatcherConfig(token=TOKEN),
-            dsnb.WorkerConfig(dispatcher_address="127.0.0.1:1", token=TOKEN),
         ]
         for each in shown:
             assert traces_of(TOKEN, f"{each!r} {each}".encode()) == [], type(each)
@@ -202,6 +204,6 @@ def test_what_has_a_token_is_shown_without_it(value: object) -> None:
 
 def test_a_proxy_is_shown_without_its_password() -> None:
     for environment in ({"https_proxy": "http://me:secret@proxy:3128"}, {"https_proxy": "me:secret@proxy:3128"}):
-        found = _proxies(environment)
+        found = check_proxies(environment)
         assert "proxy:3128" in found.text
         assert "secret" not in found.text

@@ -127,7 +127,7 @@ def test_who_takes_a_dead_dispatchers_port_is_shown_no_token_and_obeyed_by_nobod
         )
         elements = iter(endless)
         got = [int(next(elements)) for _ in range(1000)]
-        known = set(worker._tasks)
+        known = set(worker.debug_state()["tasks"])
         dispatcher.kill()
         replies = evil_replies(marking(mark), "127.0.0.1:1")
         with Impostor(dispatcher.port, replies, metadata) as impostor:
@@ -135,7 +135,7 @@ def test_who_takes_a_dead_dispatchers_port_is_shown_no_token_and_obeyed_by_nobod
             with pytest.raises(DsnbError):
                 dsnb.connect(dispatcher.target, token)
             assert traces_of(token, impostor.shown) == []
-            assert set(worker._tasks) == known
+            assert set(worker.debug_state()["tasks"]) == known
             assert not worker.stopped
         dispatcher.start()
         dispatcher.wait_until_ready()
@@ -220,7 +220,7 @@ def test_who_passes_calls_on_to_where_the_dispatcher_is_now_cannot_have_a_worker
                         errors.append(error)
                         break
                 elements.close()
-                assert EVIL not in worker._tasks
+                assert EVIL not in worker.debug_state()["tasks"]
                 assert errors or got == list(range(20))
         assert traces_of(token, relay.shown) == []
     assert not mark.exists()

@@ -17,7 +17,9 @@ import pytest
 from tqdm.auto import tqdm
 
 import dsnb
+from dsnb.dispatcher.service import Dispatcher
 from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentError, UnavailableError
+from dsnb.wire.messages import JoinRequest
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
@@ -42,7 +44,30 @@ def jobs(cluster: Cluster) -> list[str]:
 
 def made(cluster: Cluster) -> int:
     """How many clients have ever joined a job of the service."""
-    return cluster.dispatcher._dispatcher.core.state.next_numbers["client"]
+    return int(cluster.dispatcher.debug_state()["next_client"])
+
+
+class LateJoins:
+    """The dispatcher's answers to `Join`, which come when `answered` is set; `asked` tells that a client waits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.answered = threading.Event(), threading.Event()
+        handle = Dispatcher.handle
+
+        def handle_late(dispatcher: Dispatcher, event: Any) -> Any:
+            if isinstance(event, JoinRequest):
+                self.asked.set()
+                self.answered.wait(30.0)
+            return handle(dispatcher, event)
+
+        monkeypatch.setattr(Dispatcher, "handle", handle_late)
+
+
+@pytest.fixture
+def late_joins(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateJoins]:
+    made = LateJoins(monkeypatch)
+    yield made
+    made.answered.set()
 
 
 # ---- iterating alone does nothing
@@ -235,42 +260,36 @@ def test_closing_ends_an_iterator_whose_service_does_not_answer(cluster: Cluster
 
 
 @pytest.mark.slow
-def test_a_client_that_was_closed_while_it_joined_is_not_left_behind(cluster: Cluster) -> None:
+def test_a_client_that_was_closed_while_it_joined_is_not_left_behind(cluster: Cluster, late_joins: LateJoins) -> None:
     """The dispatcher is held for a moment: the answer comes when nobody wants it any more."""
     elements = iter(read(R(10), cluster, job_name="j"))
-    held = cluster.dispatcher._dispatcher.locked()
 
     def reading() -> None:
         with contextlib.suppress(dsnb.errors.CancelledError):
             list(elements)
 
     reader = threading.Thread(target=reading)
-    with held:
-        reader.start()
-        wait_for(lambda: elements._state.stage is not None, what="the reader to begin")
-        elements.close()
+    reader.start()
+    assert late_joins.asked.wait(30.0), "the reader to join"
+    elements.close()
+    late_joins.answered.set()
     reader.join(30.0)
     assert not reader.is_alive()
     wait_for(lambda: not any(job.clients for job in cluster.status().jobs), what="no client to be left")
 
 
-def test_an_interrupt_while_joining_comes_at_once_and_leaves_no_client(cluster: Cluster) -> None:
+def test_an_interrupt_while_joining_comes_at_once_and_leaves_no_client(cluster: Cluster, late_joins: LateJoins) -> None:
     elements = iter(read(R(10), cluster, job_name="j"))
-    held, over = cluster.dispatcher._dispatcher.locked(), threading.Event()
 
     def interrupt() -> None:
-        """Hold the dispatcher, so that its answer comes when nobody wants it any more."""
-        with held:
-            wait_for(lambda: elements._state.stage is not None, what="the reader to begin")
-            wait_for(lambda: running("dsnb-shielded"), what="the reader to join")
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            over.wait(10.0)
+        wait_for(late_joins.asked.is_set, what="the reader to join")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     stop = threading.Thread(target=interrupt)
     stop.start()
     with pytest.raises(KeyboardInterrupt):
         next(elements)
-    over.set()
+    late_joins.answered.set()
     stop.join(30.0)
     wait_for(lambda: made(cluster) > 3000, what="the late answer")
     wait_for(lambda: not any(job.clients for job in cluster.status().jobs), what="no client to be left")
@@ -360,7 +379,7 @@ def test_what_the_service_says_of_a_position_is_raised_by_the_first_next(cluster
         state = elements.state_dict()
         other = iter(read(R(50), cluster, job_name="j"))
         other.load_state_dict(state)
-        with pytest.raises(FailedPreconditionError, match=r"pass 0 of job 'j' is being read by 1 client"):
+        with pytest.raises(FailedPreconditionError, match=r"pass 1 of job 'j' is being read by 1 client"):
             next(other)
     wait_for(lambda: cluster.job("j").clients == 0, what="the first reader to leave")
     assert numbers(other) == list(range(1, 50)), "and tried again by the next one"
@@ -393,7 +412,7 @@ def test_a_position_in_a_part_that_was_not_reached_joins_nothing(cluster: Cluste
 def test_the_warning_of_an_empty_pass_stands_at_the_line_that_reads(cluster: Cluster) -> None:
     numbers(read(R(5), cluster, job_name="j"))
     other = iter(read(R(5), cluster, job_name="j"))
-    with pytest.warns(DsnbWarning, match="pass 0 of job 'j' has already been read to its end") as told:
+    with pytest.warns(DsnbWarning, match="pass 1 of job 'j' has already been read to its end") as told:
         assert next(other, "empty") == "empty"
     assert told[0].filename == __file__
 

@@ -14,6 +14,7 @@ from dsnb.dispatcher.split_history import MAX_ENDED_JOBS as TIMELINES_KEPT
 from dsnb.errors import DsnbWarning
 from dsnb.monitor.snapshot import OlderJobs
 from tests.support.cluster import Cluster
+from tests.support.reading import first
 from tests.support.waiting import wait_for
 
 WORKERS = 10
@@ -53,34 +54,51 @@ def size(folder: Path) -> int:
 
 def settled(cluster: Cluster) -> tuple[int, int]:
     """The length of the state and the number of objects, when all jobs and datasets are collected."""
-    state = cluster.dispatcher._dispatcher.core.state
-    wait_for(lambda: not (state.jobs or state.datasets or state.tasks or state.clients), what="all to be collected")
-    wait_for(lambda: not any(worker._tasks for worker in cluster.workers), what="workers to drop their tasks")
+    kept = cluster.dispatcher.debug_state
+    wait_for(
+        lambda: not any(kept()[table] for table in ("jobs", "datasets", "tasks", "clients")), what="all to be collected"
+    )
+    wait_for(
+        lambda: not any(worker.debug_state()["tasks"] for worker in cluster.workers), what="workers to drop their tasks"
+    )
     cluster.status()
     gc.collect()
-    return len(state.export()), len(gc.get_objects())
+    return kept()["state_bytes"], len(gc.get_objects())
 
 
 @pytest.mark.slow
 def test_a_hundred_jobs_of_ten_tasks_leave_memory_and_journal_where_they_were(cluster: Cluster, tmp_path: Path) -> None:
     for number in range(10):  # pools and caches take what they keep
         read(cluster, number)
-    desk = cluster.dispatcher._dispatcher
+    kept = cluster.dispatcher.debug_state
     state, objects = settled(cluster)
-    before = desk.journal.last_number
+    before = kept()["last_record"]
     for number in range(100):
         read(cluster, number)
     state_now, objects_now = settled(cluster)
 
-    assert desk.journal.last_number - before > 100 * WORKERS, "the jobs had not ten tasks each"
+    assert kept()["last_record"] - before > 100 * WORKERS, "the jobs had not ten tasks each"
     assert state_now - state < ALLOWED_STATE
     assert objects_now - objects < ALLOWED_OBJECTS
-    assert desk.statistics._jobs == {}
-    assert desk.statistics._job_of_task == {}
+    assert kept()["statistics"] == {"jobs": [], "tasks": []}
     assert list((tmp_path / "blobs").iterdir()) == []
     assert size(tmp_path) < ALLOWED_AT_WORK
     cluster.stop()
     assert size(tmp_path) < ALLOWED_JOURNAL
+
+
+def test_a_job_whose_readers_left_before_its_end_stays_in_the_status_after_its_tasks_were_freed() -> None:
+    with Cluster(1, dispatcher={**SOON, "job_gc_timeout_ms": 600_000}) as cluster:
+        endless = dsnb.Dataset.range(20).repeat()
+        with iter(endless.apply(dsnb.distribute("parallel_epochs", cluster.service, job_name="left"))) as elements:
+            assert len(first(30, elements)) == 30
+        wait_for(lambda: not cluster.job("left").tasks, what="its tasks to be freed")
+        left = cluster.job("left")
+        assert (left.state, left.clients, left.consumed) == ("idle", 0, 30)
+        assert left.produced >= 30
+        assert cluster.status().older == OlderJobs()
+        cluster.service.forget("left")
+        assert cluster.status().jobs == ()
 
 
 @pytest.mark.slow
@@ -105,7 +123,7 @@ def test_of_many_finished_jobs_the_newest_are_shown_and_the_others_are_counted(t
         assert with_runs == [job.name for job in status.jobs[-len(with_runs) :]], "the newest ones"
         assert TIMELINES_KEPT <= len(with_runs) < JOBS_KEPT // 2
 
-        with pytest.warns(DsnbWarning, match="pass 0 of job 'job 3' has already been read to its end"):
+        with pytest.warns(DsnbWarning, match="pass 1 of job 'job 3' has already been read to its end"):
             assert list(again := job(3)) == []
         assert len(list(again)) == 20
         shown = cluster.job("job 3")
@@ -116,5 +134,5 @@ def test_of_many_finished_jobs_the_newest_are_shown_and_the_others_are_counted(t
         )
 
         cluster.restart_dispatcher()
-        with pytest.warns(DsnbWarning, match="pass 0 of job 'job 5' has already been read to its end"):
+        with pytest.warns(DsnbWarning, match="pass 1 of job 'job 5' has already been read to its end"):
             assert list(job(5)) == []

@@ -16,8 +16,10 @@ import pytest
 
 import dsnb
 from dsnb.errors import DataLossWarning, DsnbError, InvalidArgumentError
+from dsnb.launchers.launcher import LaunchedWorker, OnExit
+from dsnb.launchers.local import Processes
+from dsnb.launchers.restart_budget import RestartBudget
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.notebook.restart_budget import RestartBudget
 from dsnb.notebook.service import DataService
 from tests.support.processes import PythonProcess, is_running
 from tests.support.waiting import wait_for
@@ -129,11 +131,20 @@ def test_a_killed_worker_is_explained_replaced_and_its_readers_go_on(service: Da
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_before_it_has_told_its_name_is_replaced(service: DataService) -> None:
-    victim = service._cluster.workers[0]
-    pid, victim.name = victim.pid, ""  # type: ignore[misc]
-    os.kill(pid, signal.SIGKILL)
-    now = service.wait_until(lambda now: replaced(now, pid), timeout=LONG_S)
+def test_a_worker_that_dies_before_it_has_told_its_name_is_replaced() -> None:
+    launched: list[LaunchedWorker] = []
+
+    class Noting(Processes):
+        def launch(self, config: dsnb.WorkerConfig, on_exit: OnExit) -> LaunchedWorker:
+            launched.append(super().launch(config, on_exit))
+            return launched[-1]
+
+    with dsnb.start(workers=2, on=Noting()) as service:
+        victim = launched[0]
+        pid = next(worker.pid for worker in service.status().workers if worker.uid == victim.uid)
+        victim.name = ""
+        os.kill(pid, signal.SIGKILL)
+        now = service.wait_until(lambda now: replaced(now, pid), timeout=LONG_S)
     assert any("worker that had just begun is being replaced" in event.text for event in now.events)
 
 

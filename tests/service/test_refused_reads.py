@@ -16,6 +16,6 @@ def test_a_pass_that_is_refused_by_a_warning_turned_error_gives_its_place_back()
             return dsnb.Dataset.range(3).apply(dsnb.distribute("parallel_epochs", svc, job_name="once"))
 
         assert len(list(reader())) == 3
-        with pytest.raises(DsnbWarning, match="pass 0 of job 'once' has already been read to its end"):
+        with pytest.raises(DsnbWarning, match="pass 1 of job 'once' has already been read to its end"):
             iter(reader()).start()  # the tests run with warnings as errors
         wait_for(lambda: svc.status().job("once").clients == 0, what="the refused reader to have left")

@@ -27,7 +27,7 @@ def read(dataset: dsnb.Dataset, cluster: Cluster, mode: Any = "distributed_epoch
 
 def clients(cluster: Cluster) -> int:
     """How many have ever joined."""
-    return cluster.dispatcher._dispatcher.core.state.next_numbers["client"]
+    return int(cluster.dispatcher.debug_state()["next_client"])
 
 
 def test_an_endless_repeat_goes_on_with_the_first_pass_that_is_not_over(cluster: Cluster) -> None:

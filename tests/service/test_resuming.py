@@ -269,7 +269,7 @@ def test_a_pass_that_somebody_reads_cannot_begin_elsewhere(cluster: Cluster) -> 
         state = elements.state_dict()
         other = iter(R(50).apply(dsnb.distribute("parallel_epochs", cluster.service, job_name="j")))
         other.load_state_dict(state)
-        with pytest.raises(FailedPreconditionError, match=r"pass 0 of job 'j' is being read by 1 client"):
+        with pytest.raises(FailedPreconditionError, match=r"pass 1 of job 'j' is being read by 1 client"):
             other.start()
         assert len(numbers(elements)) == 99
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -168,12 +171,15 @@ def test_one_can_be_sent_away_by_hand(service: DataService) -> None:
     read(fast, 500)
     service.evict("job", "slow")
     service.wait_until(lambda now: spilled_bytes(now) == 0)
-    assert any("'slow' of job 'job' was sent away" in event.text for event in service.status().events)
+    by = f"svc.evict() of {getpass.getuser()} in process {os.getpid()} on {socket.gethostname()}"
+    assert any(f"'slow' of job 'job' was evicted by {by}" in event.text for event in service.status().events)
+    assert seen(service, "slow").evicted_by == by
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataLossWarning)
         first = read(slow, 40)[-1]  # what it had got before, and then what is there
     assert first > 400
     assert seen(service, "slow").skipped > 300
+    assert not any("begins to lose data" in event.text for event in service.status().events)
     with pytest.raises(NotFoundError, match="no trainer 'nobody'") as caught:
         service.evict("job", "nobody")
     assert "'slow', 'fast'" in caught.value.hint
@@ -277,3 +283,26 @@ def test_a_cache_that_nobody_reads_leaves_its_bytes_to_the_others() -> None:
 def capacity(now: Snapshot, name: str) -> int:
     job = now.job(name)
     return job.tasks[0].capacity_bytes if job and job.tasks else 0
+
+
+@pytest.mark.slow
+def test_the_client_of_an_evicted_trainer_is_told_who_evicted_it_and_joins_again_by_iterating(
+    service: DataService,
+) -> None:
+    slow, fast = trainer(service, "slow"), trainer(service, "fast")
+    read(slow, 5)
+    read(fast, 30)
+    service.evict("job", "slow")
+    read(fast, 500)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        wait_for(lambda: read(slow, 1) and told, what="the warning")
+    assert [one.category for one in told] == [DataLossWarning]
+    assert "'slow' of job 'job' was evicted by svc.evict() of " in str(told[0].message)
+    slow.close()
+    service.wait_until(lambda now: not now.job("job").trainer("slow").clients)  # type: ignore[union-attr]
+    again = trainer(service, "slow")
+    read(again, 5)
+    assert seen(service, "slow").evicted_by == ""
+    again.close()
+    fast.close()

@@ -294,7 +294,10 @@ def check_killed(times: int, seed: int) -> None:
     chance = random.Random(seed)
     with Cluster(0) as cluster:
         worker = cluster.add_worker(remote=True, shared_memory_bytes=32 * MIB)
-        shared_memory = worker._transfer_servers._shared_memory
+
+        def memory() -> dict[str, int]:
+            return dict(worker.debug_state()["shared_memory"])
+
         dsnb.register_dataset(cluster.service, images(), dataset_id="images")
         for number in range(times):
             code = READER.format(
@@ -304,12 +307,10 @@ def check_killed(times: int, seed: int) -> None:
             with python_process(code) as reader:
                 os.kill(reader.pid, signal.SIGKILL)
                 reader.wait_for_exit()
-            pool = shared_memory._pool
-            assert pool is not None
-            wait_for(lambda: not shared_memory._connections, what="the end of its socket to be heard")
+            wait_for(lambda: not memory()["connections"], what="the end of its socket to be heard")
             if number % 20:
                 cluster.service.cancel(f"job {number}")
-            wait_for(lambda pool=pool: pool.memory.reserved == 0, what=f"the memory of reader {number}", timeout=60.0)
+            wait_for(lambda: not memory()["reserved_bytes"], what=f"the memory of reader {number}", timeout=60.0)
         gc.collect()
         with read(images(), cluster.service, data_transfer_protocol="shared_memory") as elements:
             assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]

@@ -9,7 +9,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,40 @@ def test_a_trainer_that_will_lose_data_soon_is_told_before_it_does() -> None:
         )
         assert 'on_lag="wait"' in told.remedy
         assert service.status().job("train").trainer("slow").skipped == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
+def test_after_the_end_of_a_run_it_is_explained_as_in_its_report(tmp_path: Path, recorded: bool) -> None:
+    with dsnb.start(workers=1, name="past") as service:
+        recording = service.record(tmp_path / "run.db", every=0.2) if recorded else nullcontext()
+        data = dsnb.Dataset.range(10_000).map(slow(0.02))
+        with recording, reading(data, service, mode="distributed_epoch") as got:
+            wait_for(lambda: got[0] > 150, what="three seconds of it", timeout=60)
+        service.wait_until(lambda now: not now.jobs[0].clients)
+        (told,) = service.explain(1.0)
+        assert (told.level, told.cause) == ("bad", "operation" if recorded else "ended"), told
+        assert re.search(r"input-bound: client '\d+' waite?[sd] \d+ % of its", told.text)
+        assert re.search(r"map\(\S+\) (takes|took) \d+ % of the work", told.text)
+        page = Path(service.report(tmp_path / "run.html")).read_text(encoding="utf-8")
+        assert escape(told.text.partition(" map(")[0]) in page  # the worker may still fill its buffer
+
+
+@pytest.mark.slow
+def test_a_trainer_that_a_person_evicted_is_not_said_to_have_fallen_behind() -> None:
+    with two_trainers(on_lag="spill") as (service, fast, slow):
+        explained(service, fast, slow, least=8)
+        before = service.status()
+        service.evict("train", "slow")
+        now = service.wait_until(lambda now: now.job("train").trainer("slow").skipped > 0)  # type: ignore[union-attr]
+        service.wait_until(lambda later: later.time - before.time > MIN_SPAN_S)
+        told = next(one for one in verdicts(before, service.status()) if one.subject == "slow")
+        assert (told.level, told.cause) == ("warn", "evicted")
+        assert re.search(
+            r"'slow' of job 'train' was evicted by svc\.evict\(\) of .* it has missed [\d,]+ el", told.text
+        )
+        assert "on_lag" not in told.remedy
+        assert now.job("train").trainer("fast").evicted_by == ""  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def test_each_run_of_splits_is_told_with_its_worker_and_its_times() -> None:
         assert {grant.state for grant in grants} == {"done"}
         assert all(began <= grant.granted_at <= grant.ended_at <= time.time() for grant in grants)
         told = [event.text for event in cluster.status().events]
-        assert told[-2:] == ["job 'train' was created (DYNAMIC)", "pass 0 of job 'train' ended"]
+        assert told[-2:] == ["job 'train' was created (distributed_epoch)", "pass 1 of job 'train' ended"]
 
 
 @pytest.mark.slow

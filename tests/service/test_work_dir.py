@@ -30,7 +30,7 @@ def test_a_service_that_is_started_again_in_its_folder_knows_jobs_and_token(tmp_
     with dsnb.start(workers=1, work_dir=tmp_path) as service:
         assert service.token == token
         again = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
-        with pytest.warns(dsnb.errors.DsnbWarning, match="pass 0 of job 'train' has already been read to its end"):
+        with pytest.warns(dsnb.errors.DsnbWarning, match="pass 1 of job 'train' has already been read to its end"):
             assert list(again) == []
         assert len(list(again)) == 10
         assert [int(x) for x in dsnb.from_dataset_id("parallel_epochs", service, registered)] == [0, 1, 2, 3]

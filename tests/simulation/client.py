@@ -6,21 +6,34 @@ It corresponds to `client/reader.py`. Its user takes one element at a time and w
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsnb.client.consumption import ConsumptionTracker
 from dsnb.client.inbox import Inbox, TaskRead
-from dsnb.client.options import ReadOptions, ShardingPolicy
+from dsnb.client.options import ReadOptions
 from dsnb.client.tasks import TaskTable
-from dsnb.errors import DsnbError, UnavailableError
+from dsnb.errors import DsnbError, NotFoundError, UnavailableError
 from dsnb.transfer import local
 from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink, TaskServer
 from dsnb.wire import messages as m
-from tests.simulation.dispatcher import JOB, SimDispatcher
+from tests.simulation.dispatcher import CONFIG, JOB, SimDispatcher
 from tests.simulation.worker import CreditRecalled, ReadClosed, ReadEnd, ReadFailed, SimWorker
-from tests.simulation.world import Connection, Member, Reply, World
+from tests.simulation.world import Connection, Member, Reply, StreamEnded, World
 
 _CONFIRM_S = 0.2
+_ACK_S = 0.01
+_CLOSE_READS_S = 2.0
+_CLOSE_STREAM_S = 5.0
+_LEASE_S = 0.75 * CONFIG.client_timeout_ms / 1000
+
+
+class Consumed(NamedTuple):
+    """An element that a user received, and its place in the sequence of its task."""
+
+    element: int
+    task_id: str
+    incarnation: int
+    index: int
 
 
 class SimClient(Member):
@@ -30,61 +43,132 @@ class SimClient(Member):
         world: Where it lives.
         name: Its name in the trace.
         dispatcher: The dispatcher.
-        credit: Its `max_outstanding_requests`.
+        options: The arguments of its read.
+        element_s: How long its user works on an element, in seconds.
     """
 
-    def __init__(self, world: World, name: str, dispatcher: SimDispatcher, credit: int) -> None:
+    def __init__(
+        self, world: World, name: str, dispatcher: SimDispatcher, options: ReadOptions, element_s: float
+    ) -> None:
         super().__init__(world, name, dispatcher)
+        self._simulated_dispatcher = dispatcher
         self._dataset_id = dispatcher.dataset_id
         self.client_id = ""
-        self.consumed: list[int] = []
-        """The elements that the user received."""
+        self.options = options
+        self.history: list[Consumed] = []
+        """The elements that the user received, in order."""
         self.over = False
         """Whether the client has left the job at the end."""
+        self.unheard = False
+        """Whether the dispatcher could not hear that it left."""
+        self.rejoined = False
+        """Whether it was counted as lost and returned."""
         self.may_exceed_credit = False
         """Whether a task delivered again after its end."""
         self.reads: dict[Connection, SimRead] = {}
         """The open reads of tasks."""
-        self._options = ReadOptions(mode=ShardingPolicy.DYNAMIC, job_name=JOB, max_outstanding_requests=credit)
-        self._inbox = Inbox(world.clock)
-        self.tasks = TaskTable(self._inbox, "", self._options, "token")
+        self._inbox = Inbox(self.clock)
+        assert self._inbox.poller is not None
+        self._inbox.poller.close()
+        self._inbox.poller = None  # there are no sockets
+        self.tasks = TaskTable(self._inbox, "", options, "token")
         self.consumption = ConsumptionTracker(self.tasks)
-        self._slice: tuple[TaskRead, int] | None = None
-        """The task that the present frame slice came from, and the bytes of one element."""
+        self._slice: tuple[TaskRead, int, int, int] | None = None
+        """Of the present frame slice: its task, the bytes of one element, the sequence, and the next index."""
         self._elements: deque[int] = deque()
         """The elements of the present slice that the user has not received."""
-        self._element_s = self.random.choice((0.0005, 0.003, 0.02))
+        self._element_s = element_s
+        self._joined: m.JoinReply | None = None
         self._turn = 0
         """The number of the turn that is due; turns with other numbers were replaced by an earlier one."""
-        self._waiting = False
-        self._confirming = False
+        self._waiting = self._acknowledging = False
+        self._connected = False
+        """Whether an update has come over the present control stream."""
+        self._busy = True
+        """Whether the user's thread waits for an answer of the dispatcher."""
         self._confirm_at = 0.0
-        self._released = False
-        self._leaving = False
+        self._released = self._leaving = False
         self._last_holdings: tuple[m.TaskHolding, ...] = ()
-        request = m.JoinRequest(
-            dataset_id=dispatcher.dataset_id, job_name=JOB, mode="DYNAMIC", compression="NONE", target_workers="AUTO"
-        )
-        self.call(request, self._joined)
+        self._halted: tuple[m.TaskInfo, ...] = ()
+        self._losses_received = 0
+        self._reported_at = self.clock()
+        self._lapsed = False
+        self.call(self._join_request(), self._handle_joined)
 
-    def _joined(self, reply: Any) -> None:
+    @property
+    def consumed(self) -> list[int]:
+        """The elements that the user received."""
+        return [one.element for one in self.history]
+
+    @property
+    def iteration(self) -> int:
+        """The number of the iteration that it reads; -1 before it has joined."""
+        return self._joined.iteration if self._joined is not None else -1
+
+    def _join_request(self, holdings: tuple[m.TaskHolding, ...] = ()) -> m.JoinRequest:
+        before = self._joined
+        return m.JoinRequest(
+            dataset_id=self._dataset_id, job_name=JOB, mode=self.options.mode.name, compression="NONE",
+            target_workers="AUTO", cached=self.options.cached, trainer_id=self.options.trainer_id,
+            complete_only=self.options.lossless, holdings=holdings,
+            previous_client_id=before.client_id if before else "", previous_iteration=before.iteration if before else 0,
+        )  # fmt: skip
+
+    def _handle_joined(self, reply: Any) -> None:
+        no_workers = isinstance(reply, DsnbError) and "no workers to divide" in str(reply)
+        if no_workers or isinstance(reply, UnavailableError):  # its user tries again
+            self.later(_CONFIRM_S, lambda: self.call(self._join_request(), self._handle_joined))
+            return
         assert isinstance(reply, m.JoinReply), reply
-        self.client_id = reply.client_id
-        self.tasks = TaskTable(self._inbox, reply.client_id, self._options, "token", reply.instance)
+        self._start_reading(reply)
+        self.report_periodically()
+
+    def _start_reading(
+        self, reply: m.JoinReply, previous_holdings: tuple[m.TaskHolding, ...] = (), previous: str = ""
+    ) -> None:
+        """Read the tasks of an iteration that the client has joined."""
+        lost = self.tasks.lost
+        self.client_id, self._joined = reply.client_id, reply
+        self._losses_received = reply.loss_count if not previous else min(self._losses_received, reply.loss_count)
+        self._halted = ()
+        self.tasks = TaskTable(
+            self._inbox, reply.client_id, self.options, "token", reply.instance, previous_holdings, previous,
+            connected=lambda: self._connected,
+        )  # fmt: skip
+        self.tasks.lost = lost
         self.consumption.reset(self.tasks)
         self.consumption.tracked = True
-        self.tasks.set_tasks(reply.tasks, finished=reply.finished)
-        self.report_periodically()
-        self._take_turn()
+        self._renew()
+        self._busy = False
+        if reply.finished:
+            self._leave(released=False)
+        else:
+            self.tasks.set_tasks(reply.tasks)
+            self.tasks.maintain(self.clock())
+            self._take_turn()
+
+    # ---- reports
 
     def report(self) -> m.ClientReport | None:
-        if not self.client_id or self._released:
+        if not self.client_id or self._released or self._joined is None:
             return None
-        elements = self.consumption.consumed
-        if self._leaving:
-            holdings = self._last_holdings
-            return m.ClientReport(client_id=self.client_id, elements=elements, leaving=True, holdings=holdings)
-        return m.ClientReport(client_id=self.client_id, elements=elements)
+        self._lapsed = self._lapsed_now
+        self._reported_at = self.clock()
+        holdings = self._last_holdings if self.over else self.tasks.fence(self._halted)
+        return m.ClientReport(
+            client_id=self.client_id, elements=self.consumption.consumed, lost=self.tasks.lost, leaving=self.over,
+            losses_received=self._losses_received, instance=self._joined.instance, holdings=holdings,
+        )  # fmt: skip
+
+    @property
+    def _lapsed_now(self) -> bool:
+        return self._lapsed or self.clock() - self._reported_at > _LEASE_S
+
+    def _renew(self) -> None:
+        self._reported_at, self._lapsed = self.clock(), False
+
+    def refused(self, error: Exception) -> None:
+        self._inbox.set_refusal(error)
 
     # ---- messages
 
@@ -92,14 +176,34 @@ class SimClient(Member):
         match message:
             case Reply():
                 self.handle_reply(message)
+            case StreamEnded():
+                self._connected = False
+                if not self._leaving:
+                    self.stream_ended(message)
             case m.ClientUpdate():
-                self._inbox.update(message)
+                self._connected = connection is self.dispatcher_connection
+                self._handle_update(message)
             case _:
-                self.reads[connection].receive(message)
+                if connection in self.reads:
+                    self.reads[connection].receive(message)
         self._wake()
 
+    def _handle_update(self, update: m.ClientUpdate) -> None:
+        if update.has_state:
+            self._halted = tuple(task for task in update.tasks if task.unassigned)
+            if self._halted:
+                self.send_report()
+        if update.report_seq:
+            self.tasks.send_acks()
+            self.send_report()
+        self._losses_received += len(update.losses)
+        if update.has_state or update.losses or update.skipping:
+            self._inbox.update(update)
+
     def lost(self, connection: Connection) -> None:
-        super().lost(connection)
+        self._connected &= connection is not self.dispatcher_connection
+        if not self.over:
+            super().lost(connection)
         read = self.reads.pop(connection, None)
         if read is not None:
             read.sink.fail(UnavailableError("the connection broke"))
@@ -112,13 +216,15 @@ class SimClient(Member):
         There is one exception. A task that has ended may deliver again, elements that another client did not consume.
         Its worker may use credit for them that this client has granted to another task meanwhile.
         """
-        limit = self._options.max_outstanding_requests
-        accounts = [read.sink.task_read.account for read in self.reads.values()]
+        limit = self.options.max_outstanding_requests
+        # A task that was reassigned has two reads for a moment, with one account.
+        reads = [read for read in self.reads.values() if read.sink.current]
+        accounts = list({id(read.sink.task_read): read.sink.task_read.account for read in reads}.values())
         assert all(account.consumed <= account.dequeued <= account.received for account in accounts)
         assert all(account.received <= account.granted for account in accounts), "elements came without credit"
-        assert limit is not None
-        outstanding = sum(account.outstanding for account in accounts)
-        assert outstanding <= limit or self.may_exceed_credit, "more credit than there is"
+        if limit is not None:
+            outstanding = sum(account.outstanding for account in accounts)
+            assert outstanding <= limit or self.may_exceed_credit, "more credit than there is"
 
     # ---- the user's thread
 
@@ -129,27 +235,33 @@ class SimClient(Member):
     def _take_turn_after(self, seconds: float) -> None:
         self._turn += 1
         number = self._turn
-        self.later(seconds, lambda: self._take_turn() if number == self._turn else None)
+        self.later(max(0.0, seconds), lambda: self._take_turn() if number == self._turn else None)
 
     def _take_turn(self) -> None:
         """What a call of `next` does: handle what has arrived, then return an element, or wait for more."""
         self._waiting = False
-        if self._leaving:
+        if self._leaving or self._busy:
+            return
+        if self._inbox.refusal is not None or self._lapsed_now:
+            self._check_registered()
             return
         self._handle_events()
-        due = self.tasks.maintain(self.world.now)
+        now = self.clock()
+        due = self.tasks.maintain(now)
         if self._elements or self._take_slice():
             self._consume()
             self._take_turn_after(self.random.expovariate(1 / self._element_s))
             return
         if self.tasks.all_ended:
-            self._confirm_end()
-            due = min(due, max(self._confirm_at, self.world.now + 0.001))
+            if self._confirm_at <= now:
+                self._confirm_end()
+                return
+            due = min(due, self._confirm_at)
         else:
             self.tasks.raise_byte_limits()
-        self.tasks.flush_acks(self.world.now)
+        self.tasks.flush_acks(now)
         self._waiting = True
-        self._take_turn_after(due - self.world.now)
+        self._take_turn_after(max(0.001, due - now))
 
     def _handle_events(self) -> None:
         while self._inbox.failed:
@@ -165,76 +277,131 @@ class SimClient(Member):
         if found is None:
             return False
         task_read, piece = found
-        task_read.attempts = 0
-        self._slice = task_read, piece.nbytes // piece.count
+        task_read.reset_attempts()
+        sequence = min(piece.incarnation, task_read.info.sequence_incarnation)
+        self._slice = task_read, piece.nbytes // piece.count, sequence, piece.index
         self._elements.extend(map(int, piece.elements()))
         return True
 
     def _consume(self) -> None:
-        """Give the user one element, and acknowledge it."""
+        """Give the user one element, and acknowledge it a little later."""
         assert self._slice is not None
         element = self._elements.popleft()
-        self.world.note(f"  {self.name} consumes {element}")
-        self.consumed.append(element)
-        task_read, nbytes = self._slice
+        task_read, nbytes, sequence, index = self._slice
+        self._slice = task_read, nbytes, sequence, index + 1
+        self.world.note(f"  {self.name} consumes {element}, number {index} of task {task_read.info.task_id}")
+        self.history.append(Consumed(element, task_read.info.task_id, sequence, index))
         self.consumption.add_delivered(task_read, 1, nbytes)
         self.consumption.mark_consumed(1)
-        self.tasks.flush_acks(self.world.now)
+        if self.options.max_outstanding_requests:
+            self.tasks.flush_acks(self.clock())
+        elif not self._acknowledging:
+            self._acknowledging = True
+            self.later(_ACK_S, self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._acknowledging = False
+        self.tasks.send_acks()
+
+    # ---- a client that may have been counted as lost
+
+    def _check_registered(self) -> None:
+        """Ask the dispatcher whether it has dropped this client; join again if it has."""
+        self._busy = True
+        if self._inbox.refusal is not None:
+            assert isinstance(self._inbox.refusal, NotFoundError), self._inbox.refusal
+            self._rejoin()
+            return
+
+        def handle(reply: Any) -> None:
+            if isinstance(reply, NotFoundError):
+                self._rejoin()
+                return
+            if not isinstance(reply, DsnbError):
+                self._renew()
+            self._busy = False
+            self._take_turn_after(0.0 if not isinstance(reply, DsnbError) else _CONFIRM_S)
+
+        self.call(m.PositionRequest(client_id=self.client_id), handle)
+
+    def _rejoin(self) -> None:
+        self.world.note(f"{self.name} was counted as lost, and joins again")
+        self._busy = self.rejoined = True
+        counts = self.tasks.consumed_counts()
+        lost = self.tasks.orphaned_count()
+        holdings = (*self.tasks.consumed_holdings(counts), *self.tasks.orphaned_holdings())
+        self.tasks.close()
+        self.tasks.lost += lost
+        before = self.client_id
+        request = self._join_request(holdings)
+
+        def handle(reply: Any) -> None:
+            if isinstance(reply, UnavailableError):
+                self.later(_CONFIRM_S, lambda: self.call(request, handle))
+            elif isinstance(reply, NotFoundError):
+                self._leave(released=True)  # the iteration no longer exists, so it was over
+            else:
+                assert isinstance(reply, m.JoinReply), reply
+                self._inbox.reset()
+                self._elements.clear()
+                self._slice = None
+                self._start_reading(reply, holdings, before)
+                self.reconnect()
+
+        self.call(request, handle)
 
     # ---- the end
 
     def _confirm_end(self) -> None:
         """Ask the dispatcher whether the iteration is over."""
-        if self._confirming or self.world.now < self._confirm_at:
-            return
-        self._confirming = True
+        self._busy = True
+        assert self._joined is not None
         final = m.ClientReport(
-            client_id=self.client_id, elements=self.consumption.consumed, leaving=True,
+            client_id=self.client_id, elements=self.consumption.consumed, leaving=True, lost=self.tasks.lost,
+            losses_received=self._losses_received, instance=self._joined.instance,
             holdings=self.tasks.consumed_holdings(),
         )  # fmt: skip
         request = m.EndRequest(client_id=self.client_id, ended=self.tasks.ended_tasks(), final_report=final)
         self.call(request, self._handle_end_reply)
 
     def _handle_end_reply(self, reply: Any) -> None:
-        self._confirming = False
-        self._confirm_at = self.world.now + _CONFIRM_S
-        if isinstance(reply, DsnbError):
-            self._rejoin(reply)
-        elif not reply.finished:
+        self._busy = False
+        self._confirm_at = self.clock() + _CONFIRM_S
+        if isinstance(reply, NotFoundError):
+            self._rejoin()
+            return
+        assert not isinstance(reply, DsnbError) or isinstance(reply, UnavailableError), reply
+        if isinstance(reply, m.EndReply) and reply.finished:
+            if not self._inbox.ready:
+                self._leave(released=reply.position is not None)
+                return
+        elif isinstance(reply, m.EndReply):
             self.tasks.set_tasks(reply.tasks)
-        elif not self._inbox.ready:
-            self._leave(released=reply.position is not None)
-
-    def _rejoin(self, error: DsnbError) -> None:
-        """Ask for the iteration again: the dispatcher has released this client, because its end was confirmed."""
-        self.world.note(f"{self.name} was released: {error}")
-
-        def joined(reply: Any) -> None:
-            assert isinstance(reply, m.JoinReply), reply
-            assert reply.finished, "a client was taken for dead"
-            self.client_id = reply.client_id
-            self._leave(released=False)
-
-        request = m.JoinRequest(
-            dataset_id=self._dataset_id, job_name=JOB, mode="DYNAMIC", compression="NONE",
-            target_workers="AUTO", previous_client_id=self.client_id, holdings=self.tasks.consumed_holdings(),
-        )  # fmt: skip
-        self._confirming = True
-        self.call(request, joined)
+            self.tasks.reopen_ended()
+        self._take_turn_after(0.0)
 
     def _leave(self, *, released: bool) -> None:
         """Leave all tasks. The dispatcher hears of it when all workers know what was consumed."""
+        self._handle_events()  # losses that were announced meanwhile
         self._released = released
+        self._last_holdings = (*self.tasks.consumed_holdings(), *self.tasks.orphaned_holdings())
         self._leaving = True
-        self._last_holdings = self.tasks.consumed_holdings()
         self.tasks.close()
         self.leave_if_closed()
+        self.later(_CLOSE_READS_S, lambda: self.leave_if_closed(at_once=True))
 
-    def leave_if_closed(self) -> None:
-        """Leave the job, if all reads are closed."""
-        if self._leaving and not self.reads and not self.over:
+    def leave_if_closed(self, *, at_once: bool = False) -> None:
+        """Leave the job, if all reads are closed or none of them is waited for any longer; then the process ends."""
+        if self._leaving and (at_once or not self.reads) and not self.over:
             self.over = True
             self.send_report()
+            self.later(_CLOSE_STREAM_S, self._exit)
+
+    def _exit(self) -> None:
+        """End, although the last report may not have arrived: the client then counts as lost."""
+        dispatcher = self._simulated_dispatcher
+        self.unheard = not dispatcher.alive or self.client_id in dispatcher.core.state.clients
+        self.kill()
 
 
 class SimRead(ReadHandle):

@@ -1,23 +1,43 @@
-"""The simulated dispatcher: turns messages into events for the real core, and its instructions into messages.
+"""The simulated dispatcher: a real `Dispatcher` with its journal in a file, and the messages that reach it.
 
-It corresponds to `dispatcher/service.py` and `rpc.py`, without the journal, the lock and the statistics.
+It corresponds to `dispatcher/rpc.py`. Its disk can fill up, and it can be killed at any time, also while it writes. The
+next one finds what SQLite had written until then.
 """
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty
 from typing import Any
+
+import msgspec
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.handlers import orders
-from dsnb.errors import DsnbError, NotFoundError
+from dsnb.dispatcher.handlers import orders, positions
+from dsnb.dispatcher.handlers.jobs import unknown_client_error
+from dsnb.dispatcher.journal import Journal
+from dsnb.dispatcher.service import Dispatcher, Outbox
+from dsnb.errors import DsnbError, UnavailableError
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.determinism import inexact_reason
+from dsnb.pipeline.splits import split_providers
 from dsnb.wire import messages as m
-from tests.simulation.world import Call, Connection, Process, Reply, World
+from tests.simulation.world import Call, Connection, Process, Reply, StreamEnded, World
 
 JOB = "one epoch"
-SERVICE = "simulated"
-CONFIG = DispatcherConfig()
+CONFIG = DispatcherConfig(job_gc_check_interval_ms=500)
+
+
+class _Stream(msgspec.Struct):
+    """A member's control stream."""
+
+    member: str
+    is_worker: bool
+    outbox: Outbox[Any]
 
 
 class SimDispatcher(Process):
@@ -25,33 +45,51 @@ class SimDispatcher(Process):
 
     Args:
         world: Where it lives.
-        splits: How many splits the dataset has.
+        folder: Where its journals are.
+        dataset: The dataset.
     """
 
-    def __init__(self, world: World, splits: int) -> None:
+    def __init__(self, world: World, folder: Path, dataset: Dataset) -> None:
         super().__init__(world, "dispatcher")
-        self.core = Core(CONFIG, now=world.now)
-        self.losses: list[m.Loss] = []
-        self._streams: dict[str, Connection] = {}
-        """The control streams, by the worker's uid or the client's id."""
-        self._decide(e.DispatcherStarts(instance=SERVICE))
-        self.dataset_id = self._register(splits)
+        self._folder = folder
+        self._journal_number = 0
+        self._streams: dict[Connection, _Stream] = {}
+        self._ended: set[Connection] = set()
+        """The connections whose control streams the dispatcher has ended."""
+        self.announced: list[str] = []
+        """All that dispatchers announced."""
+        self._seen_events = 0
+        self._boot()
+        self.dataset_id = self._register(dataset)
+
+    @property
+    def core(self) -> Core:
+        """The core of the present dispatcher."""
+        return self.service.core
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"journal{self._journal_number}.db"
+
+    def _boot(self) -> None:
+        self.service = Dispatcher(
+            CONFIG, Journal(self._path), clock=self.clock, entropy=lambda: self.random.getrandbits(63)
+        )
+        self._seen_events = 0
         self._tick()
 
-    def _register(self, splits: int) -> str:
-        registered = self._decide(
-            e.RegisterDataset(
-                dataset_id="",
-                definition="d",
-                info=m.DatasetInfo(
-                    fingerprint="f",
-                    cardinality=-2,
-                    compression="AUTO",
-                    pipeline="simulated",
-                    providers=(m.SplitProvider(source="simulated", count=splits),),
-                ),
-            )
+    def _register(self, dataset: Dataset) -> str:
+        operation = dataset.operation
+        providers = [m.SplitProvider(source=part.source, count=part.count) for part in split_providers(operation)]
+        info = m.DatasetInfo(
+            fingerprint="f",
+            cardinality=dataset.cardinality(),
+            compression="AUTO",
+            pipeline="simulated",
+            providers=tuple(providers),
+            inexact_reason=inexact_reason(operation, sources_have_positions=False),
         )
+        registered = self.service.handle(e.RegisterDataset(dataset_id="", definition="d", info=info))
         return str(registered.dataset_id)
 
     @property
@@ -60,58 +98,108 @@ class SimDispatcher(Process):
         job = self.core.state.jobs.get(JOB)
         return job is not None and 0 in job.iterations and job.iterations[0].finished
 
+    @property
+    def losses(self) -> list[m.Loss]:
+        """The losses of the epoch that are recorded."""
+        job = self.core.state.jobs.get(JOB)
+        return list(job.iterations[0].losses) if job is not None and 0 in job.iterations else []
+
     def validate(self) -> None:
         self.core.validate()
 
-    # ---- events and instructions
+    # ---- faults
 
-    def _decide(self, event: e.Event) -> Any:
-        """Have the core handle an event, and carry out its instructions.
+    def kill(self) -> None:
+        """End it at once; its successor gets the files as they are now."""
+        self._note_events()
+        super().kill()
+        self._streams.clear()
+        before = self._path
+        self._journal_number += 1
+        for ending in ("", "-wal"):
+            source = before.with_name(before.name + ending)
+            if source.exists():
+                shutil.copyfile(source, self._path.with_name(self._path.name + ending))
+        self.service.journal.close()
 
-        Raises:
-            DsnbError: the caller's mistake, as found by the core.
+    def lose_power(self, part: float) -> None:
+        """Kill it with its machine: the end of what was not synced is lost, and the last page is torn.
+
+        Args:
+            part: The part of the write-ahead log that survives.
         """
-        decision = self.core.handle(event, self.world.now)
-        assert decision.bug is None, decision.bug
-        for record in decision.records:
-            self.world.note("  dispatcher records ", record)
-        for instruction in decision.instructions:
-            self._carry_out(instruction)
-        if decision.error is not None:
-            raise decision.error
-        return decision.reply
+        self.kill()
+        log = self._path.with_name(self._path.name + "-wal")
+        if log.exists():
+            with log.open("r+b") as file:
+                file.truncate(int(part * log.stat().st_size))
 
-    def _carry_out(self, instruction: e.Instruction) -> None:
-        match instruction:
-            case e.StartTask() | e.UpdateTask():
-                order = orders.task_order(self.core, self.core.state.tasks[instruction.task_id])
-                self._send(instruction.worker, m.WorkerOrder(start=(order,)))
-            case e.DropTask():
-                self._send(instruction.worker, m.WorkerOrder(drop=(instruction.task_id,)))
-            case e.ReleaseClient():
-                self._send(instruction.worker, m.WorkerOrder(releases=(instruction.release,)))
-            case e.RequestReport():
-                self._send(instruction.worker, m.WorkerOrder(report_seq=1))
-            case e.NotifyClients():
-                self._notify_clients(instruction.job, instruction.iteration)
-            case e.NotifyLoss():
-                self.losses.append(instruction.loss)
-            case e.Announce():
-                self.world.note(f"  dispatcher announces: {instruction.text}")
-            case _:
-                raise AssertionError(f"no scenario leads to {instruction}")
+    def restart(self) -> None:
+        """Start it again, from its journal."""
+        self.world.note("the dispatcher starts again")
+        self.alive = True
+        self._boot()
 
-    def _send(self, member: str, message: Any) -> None:
-        if member in self._streams:
-            self._streams[member].send(self, message)
+    def fill_disk(self) -> None:
+        """Let nothing more be written until `free_disk`."""
+        self.world.note("the dispatcher's disk is full")
+        database = self.service.journal.database
+        pages = database.value("PRAGMA page_count")
+        database.execute(f"PRAGMA max_page_count = {pages}")
 
-    def _notify_clients(self, job: str, iteration: int) -> None:
-        for client in self.core.state.iteration(job, iteration).clients:
-            self._send(client, orders.client_update(self.core, job, iteration))
+    def free_disk(self) -> None:
+        """Let it write again."""
+        if self.alive:
+            self.service.journal.database.execute("PRAGMA max_page_count = 1000000")
+
+    # ---- events
 
     def _tick(self) -> None:
-        self._decide(e.Tick())
+        with suppress(UnavailableError):
+            self.service.tick()
+        self._flush()
         self.later(CONFIG.job_gc_check_interval_ms / 1000, self._tick)
+
+    def _flush(self) -> None:
+        """Send what the dispatcher has put into the queues of its control streams."""
+        self._note_events()
+        for connection, stream in list(self._streams.items()):
+            while connection in self._streams:
+                try:
+                    message = stream.outbox.messages.get_nowait()
+                except Empty:
+                    break
+                if message is None or isinstance(message, Exception):
+                    self._end_stream(connection, message)
+                else:
+                    connection.send(self, message)
+
+    def _end_stream(self, connection: Connection, error: Exception | None) -> None:
+        connection.send(self, StreamEnded(error))
+        self._ended.add(connection)
+        self._forget_stream(connection)
+
+    def _forget_stream(self, connection: Connection) -> None:
+        """Note that a stream has ended; the member has some time to come back."""
+        stream = self._streams.pop(connection, None)
+        if stream is None:
+            return
+        outboxes = self.service.worker_outboxes if stream.is_worker else self.service.client_outboxes
+        if outboxes.get(stream.member) is stream.outbox:
+            event = (
+                e.WorkerDisconnected(uid=stream.member)
+                if stream.is_worker
+                else e.ClientDisconnected(client_id=stream.member)
+            )
+            with suppress(UnavailableError):
+                self.service.handle(event)
+
+    def _note_events(self) -> None:
+        events = self.service.events  # a snapshot at each message would take most of the time
+        for event in events[self._seen_events :]:
+            self.announced.append(event.text)
+            self.world.note(f"  dispatcher announces: {event.text}")
+        self._seen_events = len(events)
 
     # ---- messages that arrive
 
@@ -122,37 +210,81 @@ class SimDispatcher(Process):
             except DsnbError as error:
                 value = error
             connection.send(self, Reply(message.number, value))
-        elif isinstance(message, m.WorkerReport):
-            self._handle_worker_report(connection, message)
-        else:
-            self._handle_client_report(connection, message)
+        elif connection in self._streams:
+            self._handle_report(connection, message)
+        elif connection not in self._ended:  # otherwise a report that was sent before the member knew of the end
+            self._open_stream(connection, message)
+        self._flush()
 
     def lost(self, connection: Connection) -> None:
-        for member, stream in list(self._streams.items()):
-            if stream is connection:  # otherwise it has a newer one
-                del self._streams[member]
-                is_worker = member in self.core.state.workers
-                self._decide(e.WorkerDisconnected(uid=member) if is_worker else e.ClientDisconnected(client_id=member))
+        self._forget_stream(connection)
+        self._flush()
 
     def _answer(self, request: Any) -> Any:
-        if not isinstance(request, m.TaskRequest):
-            return self._decide(request)
-        task = self.core.state.tasks.get(request.task_id)
-        return orders.task_order(self.core, task) if task is not None else NotFoundError("the task is unknown")
+        service = self.service
+        match request:
+            case m.TaskRequest():
+                return orders.requested_task_order(self.core, request.task_id)
+            case m.PositionRequest():
+                if request.client_id not in self.core.state.clients:
+                    raise unknown_client_error(request.client_id)
+                return positions.iteration_position(self.core, request.client_id)
+            case m.EndRequest():
+                return service.confirm_end(request)
+            case m.JoinRequest():
+                joined = service.handle(request)
+                service.client_joined(joined.client_id, joined.job_name, request.trainer_id)
+                return joined
+            case _:
+                return service.handle(request)
 
-    def _handle_worker_report(self, connection: Connection, report: m.WorkerReport) -> None:
-        if self._streams.get(report.uid) is not connection:
-            self._streams[report.uid] = connection
-            self._decide(e.WorkerArrives(report=report))
-        self._decide(report)
+    def _open_stream(self, connection: Connection, first: Any) -> None:
+        try:
+            if isinstance(first, m.WorkerReport):
+                self._open_worker_stream(connection, first)
+            else:
+                self._open_client_stream(connection, first)
+        except DsnbError as error:
+            self._end_stream(connection, error)
 
-    def _handle_client_report(self, connection: Connection, report: m.ClientReport) -> None:
-        if report.client_id not in self.core.state.clients:
-            return  # it was released when its end was confirmed, and did not know that yet
-        self._decide(report)
-        if report.leaving:
-            self._streams.pop(report.client_id, None)
-        elif self._streams.get(report.client_id) is not connection:
-            self._streams[report.client_id] = connection
-            client = self.core.state.clients[report.client_id]
-            connection.send(self, orders.client_update(self.core, client.job, client.iteration))
+    def _open_worker_stream(self, connection: Connection, first: m.WorkerReport) -> None:
+        service, outbox = self.service, Outbox[m.WorkerOrder]()
+        old = service.worker_outboxes.get(first.uid)
+        if old is not None:
+            old.messages.put(None)
+        service.worker_outboxes[first.uid] = outbox
+        name = service.handle(e.WorkerArrives(report=first))
+        service.worker_reported(first)
+        self._streams[connection] = _Stream(first.uid, is_worker=True, outbox=outbox)
+        connection.send(self, m.WorkerOrder(welcome=True, name=name, instance=self.core.state.instance))
+
+    def _open_client_stream(self, connection: Connection, first: m.ClientReport) -> None:
+        service, outbox = self.service, Outbox[m.ClientUpdate]()
+        if first.instance != self.core.state.instance or first.client_id not in self.core.state.clients:
+            raise unknown_client_error(first.client_id)
+        old = service.client_outboxes.get(first.client_id)
+        if old is not None:
+            old.messages.put(None)
+        service.client_outboxes[first.client_id] = outbox
+        service.client_reported(first)
+        self._streams[connection] = _Stream(first.client_id, is_worker=False, outbox=outbox)
+        client = self.core.state.clients.get(first.client_id)
+        if client is not None:
+            update = orders.client_update(
+                self.core, client.job, client.iteration, losses_received=first.losses_received
+            )
+            outbox.messages.put(update)
+
+    def _handle_report(self, connection: Connection, report: Any) -> None:
+        try:
+            if isinstance(report, m.WorkerReport):
+                if report.draining:
+                    self.service.handle(e.WorkerDrains(uid=report.uid))
+                self.service.worker_reported(report)
+                if report.leaving:
+                    self.service.handle(e.WorkerLeaves(uid=report.uid))
+                    self._end_stream(connection, None)
+            else:
+                self.service.client_reported(report)
+        except DsnbError:
+            self._end_stream(connection, None)  # the member connects again, and gets the error then if it persists

@@ -1,30 +1,38 @@
-"""A simulated worker: it asks for splits, adds elements to a real log, and sends them as credit allows.
+"""A simulated worker: real tasks with real pipelines, whose elements are made at simulated times.
 
-It corresponds to `worker/server.py`, `task.py` and `producer.py`. Its pipeline yields integers: split n has the
-elements from `ELEMENTS_PER_SPLIT * n` on.
+It corresponds to `worker/server.py`; `SimProducer` corresponds to `worker/producer.py`, without its thread.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.errors import NotFoundError
+from dsnb.errors import CancelledError, DsnbError, NotFoundError, UnavailableError, mark_out_of_band
+from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.engine.stage import Stage, as_list
+from dsnb.pipeline.operation import BuildContext
+from dsnb.pipeline.operations.with_options import build_pipeline
+from dsnb.pipeline.sharding import sharded
+from dsnb.pipeline.sources.elements import Elements
+from dsnb.stopwatch import Stopwatch
+from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink
 from dsnb.wire import messages as m
-from dsnb.wire.link import LinkReport
-from dsnb.worker.reporting import RateMeter, trainer_reports
-from dsnb.worker.shared_log import SharedLog
+from dsnb.worker.spill import Spill, SpillLimit
 from dsnb.worker.splits import DispatcherFeed
-from tests.simulation.world import Connection, Member, Process, Reply, World
+from dsnb.worker.task import Task
+from tests.simulation.world import Connection, Member, Process, Reply, StreamEnded, World
 
-ELEMENTS_PER_SPLIT = 10
-_ELEMENT_BYTES = 8
-_READ_AHEAD_BYTES = 30 * _ELEMENT_BYTES
-_SHARED_TRAINER_ID = ""
+_READ_AHEAD_BYTES = 240
+_CLOSE_S = 5.0
+_PAUSE_S = 0.2
+"""How long a request for splits waits before it is repeated, if the dispatcher cannot answer."""
 
 
 class ReadEnd(msgspec.Struct, frozen=True):
@@ -55,183 +63,211 @@ class NoReplyYet(Exception):
         self.request = request
 
 
-class Session:
-    """One client's read of a task."""
+class SimSink(Sink):
+    """The worker's end of a client's connection."""
 
-    def __init__(self, opening: m.ReadRequest, connection: Connection) -> None:
-        self.client_id = opening.client_id
-        self.connection = connection
-        self.sent = opening.received
-        self.end_sent = False
+    def __init__(self, worker: SimWorker, connection: Connection) -> None:
+        self._worker = worker
+        self._connection = connection
+
+    def deliver(self, frame_slice: FrameSlice) -> None:
+        self._connection.send(self._worker, frame_slice)
+
+    def end(self) -> None:
+        self._connection.send(self._worker, ReadEnd())
+
+    def recalled(self, granted: int) -> None:
+        self._connection.send(self._worker, CreditRecalled(granted))
+
+    def progress(self, complete_rounds: int, oldest_round: int) -> None:
+        raise AssertionError("coordinated reads are not simulated")
+
+    def fail(self, error: Exception) -> None:
+        self._connection.send(self._worker, ReadFailed(error))
 
 
-class SimTask:
-    """A task of one worker: its log, its splits and its readers."""
+class SimFeed:
+    """Requests splits for one task: a request without a reply yet ends the pull, which is repeated with the reply."""
 
     def __init__(self, worker: SimWorker, order: m.TaskOrder) -> None:
-        self.order = order
-        self.log = SharedLog(
-            capacity=1 << 20, read_ahead_bytes=_READ_AHEAD_BYTES, keep=False, incarnation=order.incarnation
+        self.reply: m.SplitsReply | None = None
+        self.feed = DispatcherFeed(
+            order.task_id,
+            order.num_providers,
+            self._ask,
+            order.position.splits if order.position else (),
+            order.incarnation,
+            clock=worker.world.clock,
         )
-        self.sessions: dict[str, Session] = {}
-        self.lost_clients: dict[str, int] = {}
-        """For each client that the dispatcher declared dead: how many elements it is known to have consumed."""
-        self._worker = worker
-        self._random = worker.world.random(f"task {order.task_id}")
-        self._element_s = self._random.choice((0.0005, 0.004, 0.03))
-        self._feed = DispatcherFeed(
-            order.task_id, order.num_providers, self._ask, incarnation=order.incarnation, clock=worker.world.clock
-        )
-        self._runs: Iterator[tuple[int, int]] = self._feed.open(0)
-        self._reply: m.SplitsReply | None = None
-        self.elements: list[int] = []
-        """All elements that were added to the log."""
-        self._next_elements: deque[int] = deque()
-        """Elements of the present run of splits that are not in the log yet."""
-        self._producing = False
-        self._end_noted = False
-        self._rates = RateMeter()
-
-    # ---- readers
-
-    def open(self, opening: m.ReadRequest, connection: Connection) -> None:
-        """Begin to serve a client, or continue after its connection broke."""
-        client = opening.client_id
-        if client in self.lost_clients:
-            connection.send(self._worker, ReadFailed(NotFoundError(f"the reader {client} was given up")))
-            return
-        self.log.attach(client, _SHARED_TRAINER_ID, opening.received, opening.consumed)
-        self.sessions[client] = Session(opening, connection)
-        self.log.credit(client, opening.granted, opening.consumed, opening.max_bytes)
-        self._elements_may_flow()
-
-    def handle(self, request: m.ReadRequest, connection: Connection) -> None:
-        """Handle a later message of a client. An older connection's is ignored: the client has opened a newer one."""
-        session = next((one for one in self.sessions.values() if one.connection is connection), None)
-        if request.leave:
-            connection.send(self._worker, ReadClosed())
-        if session is None:
-            return
-        client = session.client_id
-        if request.leave:
-            self.leave(client, request.consumed)
-        elif request.recall:
-            connection.send(self._worker, CreditRecalled(self.log.recall(client)))
-        else:
-            self.log.credit(
-                client, request.granted, request.consumed, request.max_bytes,
-                received=request.received, taken=request.dequeued,
-            )  # fmt: skip
-            self._elements_may_flow()
-
-    def leave(self, client: str, consumed: int | None = None, *, died: bool = False) -> None:
-        """End a client's reading; its unconsumed elements go to the other clients."""
-        self.sessions.pop(client, None)
-        if died:
-            self.lost_clients[client] = self.log.consumed_by(client)
-        self.log.leave(client, consumed)
-        self._elements_may_flow()
-
-    def _elements_may_flow(self) -> None:
-        for session in self.sessions.values():
-            self._pump(session)
-        if not self._producing and self.log.wants_more():
-            self._producing = True
-            self._worker.later(0.0, self._produce)
-        if self.log.done and not self._end_noted:
-            self._end_noted = True
-            self._worker.send_report()
-
-    def _pump(self, session: Session) -> None:
-        for frame_slice in self.log.take_all(session.client_id):
-            session.sent += frame_slice.count
-            session.end_sent = False
-            session.connection.send(self._worker, frame_slice)
-        if not session.end_sent and self.log.at_end(session.client_id):
-            session.end_sent = True
-            session.connection.send(self._worker, ReadEnd())
-
-    # ---- the producer
-
-    def _produce(self) -> None:
-        """Add one frame; or stop, until there is room for it or the dispatcher has given splits."""
-        if not self.log.wants_more():
-            self._producing = False
-            return
-        if not self._next_elements:
-            try:
-                first, end = next(self._runs)
-            except NoReplyYet as wait:
-                self._worker.call(wait.request, self._handle_splits)
-                return
-            except StopIteration:
-                self.log.finish()
-                self._elements_may_flow()
-                return
-            self._feed.mark_produced(self.log.head)
-            self._next_elements.extend(range(ELEMENTS_PER_SPLIT * first, ELEMENTS_PER_SPLIT * end))
-        count = min(self._random.randint(1, 8), len(self._next_elements))
-        elements = [self._next_elements.popleft() for _ in range(count)]
-        self.elements += elements
-        frame = _frame_of(elements)
-        self.log.append(frame, count, frame.nbytes)
-        self._elements_may_flow()
-        self._worker.later(count * self._element_s, self._produce)
 
     def _ask(self, request: m.SplitsRequest) -> m.SplitsReply:
-        """Give the feed the dispatcher's reply. Without one it raises; the feed repeats the request later."""
-        reply, self._reply = self._reply, None
+        reply, self.reply = self.reply, None
         if reply is None:
-            raise NoReplyYet(request)
+            raise mark_out_of_band(NoReplyYet(request))
         return reply
 
-    def _handle_splits(self, reply: Any) -> None:
-        assert isinstance(reply, m.SplitsReply), reply
-        self._reply = reply
+
+class SimProducer:
+    """Runs one pipeline: each frame takes simulated time. Has what a task uses of `Producer`."""
+
+    ident = None
+
+    def __init__(
+        self,
+        worker: SimWorker,
+        feed: SimFeed | None,
+        name: str,
+        build: Callable[[], Stage],
+        receiver: Task,
+        _error_context: str,
+        *,
+        packed: bool,
+        seek: Callable[[Stage], None],
+    ) -> None:
+        assert not packed
+        self.stage: Stage | None = None
+        self.one_to_one = True
+        self.positioned = False
+        self._worker = worker
+        self._feed = feed
+        self._build = build
+        self._seek = seek
+        self._task = receiver
+        self._random = worker.world.random(f"{worker.uid} {name} {receiver.order.incarnation}")
+        self._element_s = worker.pace * self._random.choice((0.0005, 0.004, 0.03))
+        self._busy = False
+
+    def start(self) -> None:
+        """Begin to produce soon."""
+        self._busy = True
+        self._worker.producers.append(self)
+        self._worker.later(0.0, self._begin)
+
+    def _begin(self) -> None:
+        self.stage = self._build()
+        _stop_clocks(self.stage)
+        self.stage.enable_inline_calls()
+        self._seek(self.stage)
+        self.positioned = True
         self._produce()
 
-    def report(self) -> m.TaskReport:
-        """The task's report to the dispatcher."""
-        if self.log.finished:
-            self._feed.end(self.log.head)
-        trainers = trainer_reports(self.log, self._rates, lambda _name: 0)
-        consumed = max((trainer.offset for trainer in trainers), default=0)
-        return m.TaskReport(
-            task_id=self.order.task_id,
-            head=self.log.head,
-            trainers=trainers,
-            splits_done=self._feed.done(consumed),
-            clients=tuple(self.log.clients),
-            grants=self._feed.grants(),
-            links=tuple(LinkReport(client_id=one.client_id, sent=one.sent) for one in self.sessions.values()),
-            exhausted=self.log.exhausted,
-            incarnation=self.order.incarnation,
-            lost_readers=tuple(
-                m.LostReader(client_id=client, consumed=consumed) for client, consumed in self.lost_clients.items()
-            ),
-        )
+    def close(self) -> None:
+        """End the pipeline."""
+        if self.stage is not None:
+            self.stage.close()
+
+    def wake(self) -> None:
+        """Produce on, if the task wants more again."""
+        if not self._busy and self._task.wants_frame():
+            self._busy = True
+            self._worker.later(0.0, self._produce)
+
+    def _produce(self) -> None:
+        """Make one frame; or stop, until the task wants it or the dispatcher has given splits."""
+        assert self.stage is not None
+        if not self._task.wants_frame():
+            self._busy = False
+            return
+        try:
+            run = as_list(self.stage.pull(self._random.randint(1, 8)))
+        except NoReplyYet as wait:
+            self._request(wait.request)
+            return
+        except CancelledError:
+            return
+        if not run:
+            self._task.finish()
+            return
+        self._task.on_pulled(len(run))
+        self._worker.made(self._task.order, run)
+        self._task.add(*[part for part in frames_of(run, None) if isinstance(part, Frame)])
+        self._worker.later(len(run) * self._element_s, self._produce)
+
+    def _request(self, request: m.SplitsRequest) -> None:
+        assert self._feed is not None
+        feed = self._feed
+
+        def handle(reply: Any) -> None:
+            if isinstance(reply, NotFoundError):
+                return  # the task belongs to another worker now
+            if isinstance(reply, DsnbError):
+                self._worker.later(_PAUSE_S, lambda: self._request(request))
+                return
+            feed.reply = reply
+            self._produce()
+
+        self._worker.call(request, handle)
+
+
+def _stop_clocks(stage: Stage) -> None:
+    """Let pulls take no time: what they take on this machine must not influence a simulation."""
+    stage.stopwatch = Stopwatch(lambda: 0)  # the one place where a stage meets the clock of this machine
+    for source in stage.inputs:
+        _stop_clocks(source)
 
 
 class SimWorker(Member):
-    """A worker."""
+    """A worker.
 
-    def __init__(self, world: World, name: str, dispatcher: Process) -> None:
+    Args:
+        world: Where it lives.
+        name: Its name in the trace; another process with the same address may follow it.
+        dispatcher: The dispatcher.
+        dataset: The registered dataset, which a real worker fetches from the dispatcher.
+        folder: Where it spills.
+        window_bytes: The capacity of the cross-trainer cache.
+        pace: How many times longer than usual it takes for an element.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        dispatcher: Process,
+        dataset: Dataset,
+        folder: Path,
+        window_bytes: int,
+        pace: float = 1.0,
+    ) -> None:
         super().__init__(world, name, dispatcher)
-        self.uid = f"simulated-{name}"
-        self.tasks: dict[str, SimTask] = {}
-        self._task_of: dict[Connection, SimTask] = {}
-        """The task that each client's connection reads."""
+        self.uid = f"uid-{name}"
+        self.pace = pace
+        self.address = name
+        self.tasks: dict[str, Task] = {}
+        self.producers: list[SimProducer] = []
+        self.elements: dict[tuple[str, int], list[int]] = {}
+        """The elements that were made, for each task and incarnation."""
+        self.draining = False
+        self._dataset = dataset
+        self._folder = folder
+        self._window_bytes = window_bytes
+        self._read_of: dict[Connection, tuple[Task, ReadHandle]] = {}
+        """The task that each client's connection reads, and its end of the read."""
+        self._waiting: dict[Connection, list[m.ReadRequest]] = {}
+        """Messages of clients whose task is being fetched."""
+        self._instance = ""
         self._last_release = 0
+        self._last_reports: list[m.TaskReport] = []
+        self._leaving = False
+        self._drain_deadline = 0.0
         self.report_periodically()
 
+    def made(self, order: m.TaskOrder, run: Sequence[Any]) -> None:
+        """Note the elements that a task has made."""
+        self.elements.setdefault((order.task_id, order.incarnation), []).extend(map(int, run))
+
     def report(self) -> m.WorkerReport:
-        tasks = self.tasks.values()
+        tasks = list(self.tasks.values())
+        last, self._last_reports = self._last_reports, []
+        for task in tasks:
+            task.tick(self.clock())
         return m.WorkerReport(
             uid=self.uid,
-            name=self.name,
-            address=self.name,
-            tasks=tuple(task.report() for task in tasks),
-            ended=tuple(task.order.task_id for task in tasks if task.log.done),
+            address=self.address,
+            tasks=(*(_untimed(task.report()) for task in tasks), *last),
+            ended=tuple(task.order.task_id for task in tasks if task.done),
+            leaving=self._leaving,
+            draining=self.draining,
             last_release=self._last_release,
         )
 
@@ -239,58 +275,182 @@ class SimWorker(Member):
         match message:
             case Reply():
                 self.handle_reply(message)
+            case StreamEnded():
+                if self._leaving:
+                    self.kill()  # its last report has arrived
+                else:
+                    self.stream_ended(message)
             case m.WorkerOrder():
                 self._obey(message)
             case m.ReadRequest(client_id=""):
-                if connection in self._task_of:
-                    self._task_of[connection].handle(message, connection)
+                self._handle(message, connection)
             case m.ReadRequest():
                 self._open(message, connection)
             case _:
                 raise AssertionError(f"nobody sends {message} to a worker")
 
+    def settle(self) -> None:
+        for producer in self.producers:
+            producer.wake()
+        if self.draining and not self._leaving and self._idle():
+            self.leave()
+
     def validate(self) -> None:
+        """The logs of its tasks validate themselves in tests of `SharedLog`."""
+
+    # ---- leaving
+
+    def drain(self) -> None:
+        """Accept no new work, and leave when the readers have consumed what it has."""
+        self.draining = True
+        self._drain_deadline = self.world.now + 3.0
+        self.send_report()
+
+    def _idle(self) -> bool:
+        over = self.world.now > self._drain_deadline
+        return not any(task.order.mode == "DYNAMIC" or not over for task in self.tasks.values())
+
+    def leave(self) -> None:
+        """Hand everything back and stop, as a worker that is told to stop does."""
+        self.world.note(f"{self.name} leaves")
+        gone = UnavailableError(f"the worker {self.name} was stopped")
         for task in self.tasks.values():
-            task.log.validate()
+            task.stop(gone)
+        self._leaving = True
+        self.send_report()
+        self.later(_CLOSE_S, self.kill)
+
+    def kill(self) -> None:
+        super().kill()
+        for task in self.tasks.values():
+            task.stop(UnavailableError("killed"))  # frees its spill file; nobody hears it
+        for producer in self.producers:
+            producer.close()
+        self.producers.clear()
+
+    # ---- orders
 
     def _obey(self, order: m.WorkerOrder) -> None:
+        if self._leaving:
+            return
+        if order.welcome:
+            if self._instance not in ("", order.instance):
+                for task_id in list(self.tasks):
+                    self._drop(task_id)
+            self._instance = order.instance
         for task_order in order.start:
-            self._start_task(task_order)
+            self._start_task(task_order).pause(paused=task_order.paused)
         for task_id in order.drop:
-            self.tasks.pop(task_id, None)
+            self._drop(task_id)
         for release in order.releases:
             consumed = {(known.task_id, known.incarnation): known.received for known in release.holdings}
             for task in self.tasks.values():
                 count = consumed.get((task.order.task_id, task.order.incarnation))
                 task.leave(release.client_id, count, died=release.died)
             self._last_release = max(self._last_release, release.number)
+        self._close_tasks(order.closed)
         if order.releases or order.report_seq:
             self.send_report()
 
-    def _start_task(self, order: m.TaskOrder) -> SimTask:
+    def _close_tasks(self, iterations: Sequence[m.ClosedIteration]) -> None:
+        for closed in iterations:
+            task = self.tasks.get(closed.task_id)
+            if task is not None and task.order.incarnation == closed.incarnation:
+                task.close_to_new_trainers([(client.client_id, client.trainer_id) for client in closed.clients])
+
+    def _drop(self, task_id: str) -> None:
+        task = self.tasks.pop(task_id, None)
+        if task is not None:
+            task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))
+            self._last_reports.append(_untimed(task.drop()))
+
+    def _start_task(self, order: m.TaskOrder) -> Task:
         known = self.tasks.get(order.task_id)
-        if known is None or known.order.incarnation != order.incarnation:
-            known = self.tasks[order.task_id] = SimTask(self, order)
-        return known
+        if known is not None and known.order.incarnation == order.incarnation:
+            return known
+        if known is not None:
+            self._drop(order.task_id)
+        feed = SimFeed(self, order) if order.mode == "DYNAMIC" else None
+        task = self.tasks[order.task_id] = Task(
+            order,
+            lambda _allocator: self._build(order, feed.feed if feed is not None else None),
+            feed.feed if feed is not None else None,
+            read_ahead_bytes=_READ_AHEAD_BYTES,
+            capacity=self._window_bytes,
+            on_change=lambda: self.later(0.0, self.send_report),
+            error_context="",
+            spill=Spill(str(self._folder), SpillLimit(1 << 20)) if order.cached else None,
+            make_producer=partial(SimProducer, self, feed),
+        )
+        return task
+
+    def _build(self, order: m.TaskOrder, feed: DispatcherFeed | None) -> Stage:
+        context = BuildContext(
+            entropy=order.entropy,
+            iteration_path=(order.iteration,),
+            splits=feed,
+            low_latency=True,
+            shared_order=order.num_shards > 0,
+        )
+        if order.position is not None and order.position.ended:
+            return Elements(run=()).build(replace(context, splits=None))
+        operation = sharded(self._dataset.operation, order.mode, order.num_shards, order.shard)
+        return build_pipeline(operation, context)
+
+    # ---- readers
 
     def _open(self, opening: m.ReadRequest, connection: Connection) -> None:
         """Serve a client. If it came before the order of its task, fetch the order."""
 
-        def begin(task_order: Any) -> None:
-            if isinstance(task_order, Exception):
-                connection.send(self, ReadFailed(task_order))
-                return
-            task = self._task_of[connection] = self._start_task(task_order)
-            task.open(opening, connection)
+        waiting = self._waiting[connection] = []
 
+        def begin(order: Any) -> None:
+            del self._waiting[connection]
+            try:
+                if isinstance(order, Exception):
+                    raise order
+                if self._leaving:
+                    raise UnavailableError(f"the worker {self.name} is stopping")
+                task = self._start_task(order)
+                if opening.incarnation not in (0, task.order.incarnation):
+                    raise UnavailableError("the reader expects another incarnation")
+                sink = SimSink(self, connection)
+                self._read_of[connection] = task, task.open(opening, sink)
+            except DsnbError as error:
+                connection.send(self, ReadFailed(error))
+            for message in waiting:
+                self._handle(message, connection)
+
+        if opening.instance not in ("", self._instance):
+            begin(UnavailableError("the service was restarted"))
+            return
         known = self.tasks.get(opening.task_id)
         if known is not None and known.order.incarnation >= opening.incarnation:
             begin(known.order)
         else:
             self.call(m.TaskRequest(task_id=opening.task_id), begin)
 
+    def _handle(self, request: m.ReadRequest, connection: Connection) -> None:
+        """Handle a later message of a client. A task ignores an older connection's: the client has a newer one."""
+        if connection in self._waiting:
+            self._waiting[connection].append(request)
+            return
+        _, read = self._read_of.get(connection, (None, None))
+        if request.leave:
+            if read is not None:
+                read.leave(request.consumed)
+            connection.send(self, ReadClosed())
+        elif read is not None and request.recall:
+            read.recall()
+        elif read is not None:
+            read.credit(request.granted, request.consumed, request.max_bytes, request.received, request.dequeued)
 
-def _frame_of(elements: list[int]) -> Frame:
-    (frame,) = frames_of(elements, None)
-    assert isinstance(frame, Frame)
-    return frame
+    def lost(self, connection: Connection) -> None:
+        super().lost(connection)  # a worker that is leaving connects again too, until its last report has arrived
+        self._read_of.pop(connection, None)
+
+
+def _untimed(report: m.TaskReport) -> m.TaskReport:
+    """A task's report without what was measured on this machine, so that a seed always gives the same bytes."""
+    trainers = tuple(replace(trainer, in_flight_ns=0) for trainer in report.trainers)
+    return replace(report, stages=(), trainers=trainers)

@@ -41,6 +41,12 @@ class RestartableDispatcher:
     def token(self) -> str:
         return read_token_file(self.folder / "token")
 
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start it; it may take a second until it is ready."""
         arguments = ["--json", "--port", str(self.port), "--work-dir", str(self.folder)]

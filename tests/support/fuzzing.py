@@ -8,6 +8,7 @@ stopped. A call that takes longer than `LIMIT_S` hangs.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import inspect
@@ -25,6 +26,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -244,6 +246,9 @@ _ONLY_PLAUSIBLE = {"start_together", "seconds", "timeout", "every", "height", "c
           "consumer_timeout_ms", "client_timeout_ms", "worker_timeout_ms", "reconnect_ms", "isolation"}  # fmt: skip
 """Parameters that get no other values: they may be right too, and then make a call take long, or cost much."""
 
+_ALWAYS_GIVEN = {"timeout"}
+"""Parameters that are never left out: the default is to wait for longer than a call may take here."""
+
 _CALLS_USER_FUNCTION = {"Dataset.apply", "DataService.wait_until"}
 """What calls the function that it is given: the error is the function's."""
 
@@ -359,7 +364,8 @@ def _value(environment: FuzzEnvironment, name: str, parameter: inspect.Parameter
     """A value for a parameter; `empty` to leave it out."""
     if odd and parameter.name not in _ONLY_PLAUSIBLE:
         return _random.choice(environment.any_values())
-    if _random.random() < (0.6 if parameter.default is not parameter.empty else 0.02):
+    left_out = _random.random() < (0.6 if parameter.default is not parameter.empty else 0.02)
+    if left_out and parameter.name not in _ALWAYS_GIVEN:
         return parameter.empty
     return _random.choice(environment.plausible_values(name, parameter.name))
 
@@ -534,13 +540,15 @@ _WORDS: list[str] = [
     "-", "lines.txt", "nowhere/x", ".", "x" * 300, "訓練", "a b", "500MB", "-5MB", "1e400GB", "'", "a\nb", "grpc://a://b",
 ]  # fmt: skip
 _WRONG: dict[str, list[str]] = {
-    "demo": ["--workers=0", "--workers=100000", "--batches=-1", "--accuracy=nan", "--accuracy=2", "--deadline=nan",
-             "--hold=-1", "--hold=inf", "--isolation=fork"],
-    "dispatcher": ["--port=-1", "--port=70000", "--host=0.0.0.0", "--host=nowhere", "--host=", "--name=a/b", "--name=",
+    "demo": ["--workers=0", "--workers=100000", "--seconds=-1", "--seconds=nan", "--seconds=inf", "--seconds=0",
+             "--isolation=fork"],
+    "dispatcher": ["--port=-1", "--port=70000", "--port=9-5", "--port=5100-", "--host=nowhere", "--host=",
+                   "--name=a/b", "--name=",
                    "--consumer-timeout-ms=0", "--consumer-timeout-ms=nan", "--worker-address=", "--work-dir=",
                    "--record=", "--record=no-such-folder/run.db", "--record=."],
     "worker": ["--dispatcher=x:y:z", "--dispatcher=nobody", "--dispatcher=grpc://a://b:1", "--port=70000",
-               "--host=8.8.8.8", "--worker-address=x:y:z", "--worker-address=", "--cache-bytes=-1", "--cache-bytes=0",
+               "--host=nowhere", "--join=nowhere.join", "--join=lines.txt", "--worker-address=x:y:z",
+               "--worker-address=", "--cache-bytes=-1", "--cache-bytes=0",
                "--cache-bytes=lots",
                "--cache-bytes=1e400GB", "--max-readers=0", "--shared-memory-bytes=-5", "--shared-memory-bytes=1e30"],
     "dashboard": ["--port=70000", "--port=-1", "--replay=nowhere.db", "--replay=.", "--replay=lines.txt", "nobody"],
@@ -549,10 +557,26 @@ _WRONG: dict[str, list[str]] = {
 """Mistakes in the options of commands that go on until they are stopped; with one of them none begins."""
 
 
+def declared_options() -> dict[str, list[argparse.Action]]:
+    """The options and arguments of each command."""
+    found: dict[str, list[argparse.Action]] = {}
+    add = argparse.ArgumentParser.add_argument
+
+    def add_and_note(parser: argparse.ArgumentParser, *args: Any, **options: Any) -> argparse.Action:
+        action = add(parser, *args, **options)
+        found.setdefault(parser.prog.removeprefix("dsnb").strip(), []).append(action)
+        return action
+
+    with mock.patch.object(argparse.ArgumentParser, "add_argument", add_and_note):
+        make_parser()
+    del found[""]
+    return found
+
+
 def command_lines(environment: FuzzEnvironment, seed: int, count: int) -> Iterator[list[str]]:
     """So many command lines with mistakes in them, drawn from the declared options."""
     _random.seed(seed)
-    commands: dict[str, Any] = make_parser()._subparsers._group_actions[0].choices
+    commands = declared_options()
     for _ in range(count):
         name = _random.choice(sorted(commands))
         words = name.split()
@@ -565,7 +589,7 @@ def command_lines(environment: FuzzEnvironment, seed: int, count: int) -> Iterat
                 words.append(address)
             yield words
             continue
-        for action in commands[name]._actions:
+        for action in commands[name]:
             if _random.random() < (0.3 if action.option_strings else 0.9):
                 words += _random.choices(action.option_strings, k=1) if action.option_strings else []
                 words += [] if action.nargs == 0 else [_random.choice([*map(str, action.choices or ()), *_WORDS])]

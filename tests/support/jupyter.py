@@ -1,4 +1,4 @@
-"""A real JupyterLab under a base URL, as behind a JupyterHub, with nobody's settings."""
+"""A real JupyterLab or Notebook 7 under a base URL, as behind a JupyterHub, with nobody's settings."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
+from typing import Literal
 
 from tests.support.processes import PythonProcess
 from tests.support.requires import require_module
-from tests.support.waiting import wait_for
+from tests.support.waiting import answers, wait_for
 
 BASE = "/user/me/"
+Application = Literal["jupyterlab", "notebook"]
 
 
 @contextmanager
-def running_lab(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[str]:
+def running_lab(
+    folder: Path, env: Mapping[str, str] | None = None, application: Application = "jupyterlab"
+) -> Iterator[str]:
     """Its address; it is ended at the end, and so are its kernels and what its proxy has started."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with lab_process(folder, port, env):
+    with lab_process(folder, port, env, application):
         yield address_at(port)
 
 
@@ -31,12 +34,16 @@ def address_at(port: int) -> str:
 
 
 @contextmanager
-def lab_process(folder: Path, port: int, env: Mapping[str, str] | None = None) -> Iterator[PythonProcess]:
+def lab_process(
+    folder: Path, port: int, env: Mapping[str, str] | None = None, application: Application = "jupyterlab"
+) -> Iterator[PythonProcess]:
     """Its process, once it answers; ended at the end, if nobody has killed it."""
-    for module in ("jupyterlab", "jupyter_server_proxy", "ipywidgets", "panel"):
+    for module in (application, "jupyter_server_proxy", "ipywidgets", "panel"):
         require_module(module)
-    with PythonProcess(_arguments(folder, port), env={**_isolated_settings(folder), **(env or {})}) as jupyter:
-        wait_for(lambda: _answers(f"{address_at(port)}api"), what="Lab to answer", timeout=60)
+    with PythonProcess(
+        _arguments(folder, port, application), env={**_isolated_settings(folder), **(env or {})}
+    ) as jupyter:
+        wait_for(lambda: answers(f"{address_at(port)}api"), what=f"{application} to answer", timeout=60)
         yield jupyter
         if jupyter.popen.poll() is None:
             jupyter.terminate()
@@ -53,11 +60,12 @@ def write_notebook(path: Path, *cells: str) -> None:
     path.write_text(json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
 
 
-def _arguments(folder: Path, port: int) -> list[str]:
+def _arguments(folder: Path, port: int, application: Application) -> list[str]:
     options = {"ip": "127.0.0.1", "port": port, "port_retries": 0, "root_dir": folder, "base_url": BASE}
     secrets = ["--IdentityProvider.token=", "--ServerApp.password=", "--ServerApp.disable_check_xsrf=True"]
     given = [f"--ServerApp.{name}={value}" for name, value in options.items()]
-    return ["-m", "jupyterlab", "--no-browser", "--allow-root", "--LabApp.news_url=", *given, *secrets]
+    news = ["--LabApp.news_url="] if application == "jupyterlab" else []
+    return ["-m", application, "--no-browser", "--allow-root", *news, *given, *secrets]
 
 
 def _isolated_settings(folder: Path) -> dict[str, str]:
@@ -65,11 +73,3 @@ def _isolated_settings(folder: Path) -> dict[str, str]:
     jupyter = (f"JUPYTER_{kind}_DIR" for kind in ("CONFIG", "DATA", "RUNTIME"))
     names = (*jupyter, "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
     return {"JUPYTERHUB_SERVICE_PREFIX": BASE} | {name: str(folder / ".jupyter" / name.lower()) for name in names}
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5) as answer:
-            return int(answer.status) == 200
-    except OSError:
-        return False

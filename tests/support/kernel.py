@@ -134,9 +134,9 @@ class Kernel:
         """The stop button: SIGINT to the kernel's process group."""
         self._manager.interrupt_kernel()
 
-    def restart(self) -> None:
-        """The restart button: the kernel is asked to end, and another one takes its place."""
-        self._manager.restart_kernel()
+    def restart(self, *, at_once: bool = False) -> None:
+        """The restart button: the kernel is asked to end, or is killed, and another one takes its place."""
+        self._manager.restart_kernel(now=at_once)
         self._client.wait_for_ready(timeout=DEADLINE)
 
     def shutdown(self) -> None:

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsnb.wire import channel as channels
 from dsnb.wire import discovery
+from dsnb.wire.channel import open_channels
 from tests.support.sockets import describe_socket
 
 GRACE = 60.0  # a task without readers goes after 5 s, and later where ticks come late on a busy machine
@@ -106,7 +106,7 @@ def _connection_files() -> list[str]:
 
 
 def _channels() -> list[tuple[str, int]]:
-    return [(address, id(channel)) for (address, _token, _instance), channel in channels._channels.items()]
+    return [(channel.address, id(channel)) for channel in open_channels()]
 
 
 KINDS = {

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import pytest
 
 from dsnb.elements.structure import flatten
+from tests.support.requires import require_peer
 
 Array = np.ndarray[Any, Any]
 
@@ -36,10 +34,7 @@ def _by_ctypes(array: Array) -> None:
 
 
 def _by_torch(array: Array) -> None:
-    if find_spec("torch") is None:
-        pytest.skip("torch is not installed: it is in the extra `frameworks`")
-    torch = import_module("torch")  # which few environments have, and which takes seconds to import
-    torch.from_dlpack(array).mul_(0)
+    require_peer("torch").from_dlpack(array).mul_(0)
 
 
 WAYS: dict[str, Callable[[Array], None]] = {

@@ -29,6 +29,7 @@ class PythonProcess:
         arguments: What follows `python`, as in `["-c", code]` or `["-m", "dsnb", "status"]`.
         env: Variables on top of this process's own.
         stdin: Whether to connect `popen.stdin` (to close it later); otherwise it is empty.
+        prefix: A command that runs the interpreter in its place, such as `["nice"]`; it has to become that process.
 
     Example:
         >>> with PythonProcess(["-c", "print('READY'); input()"], stdin=True) as process:
@@ -36,13 +37,20 @@ class PythonProcess:
         ...     process.interrupt()
     """
 
-    def __init__(self, arguments: Sequence[str], *, env: dict[str, str] | None = None, stdin: bool = False) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        env: dict[str, str] | None = None,
+        stdin: bool = False,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="process-")
         self._out = Path(self._folder.name) / "stdout"
         self._err = Path(self._folder.name) / "stderr"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.popen = subprocess.Popen(
-                [sys.executable, "-u", *arguments],
+                [*prefix, sys.executable, "-u", *arguments],
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -14,7 +14,8 @@ from dsnb.monitor.snapshot import Snapshot
 from dsnb.pipeline.engine.iterator import ElementIterator
 
 NOT_CALLED_BY_USERS = {
-    "DispatchServer.worker_died", "DispatchServer.announce", "DispatchServer.set_worker_pool",  # by who started it
+    "DispatchServer.reported_status", "DispatchServer.worker_died",  # by what started it
+    "DispatchServer.announce", "DispatchServer.set_worker_pool",
     "WorkerServer.open",  # by its endpoints
     "LocalTrainingCache.keep", "Resource.to_cache", "Resource.from_cache",  # by the training cache
     "ElementIterator.reports",  # by workers
@@ -58,7 +59,5 @@ def rules_of(function: Any) -> Mapping[str, Any] | None:
     code = getattr(found, "__code__", None)
     if code is None or "bound" not in code.co_freevars:
         return None
-    signature = inspect.getclosurevars(found).nonlocals["bound"].__self__
-    signature._inspect()
-    rest = [signature._rest] if signature._rest is not None else []
-    return {**dict(signature._positional), **signature._by_keyword, **dict(rest)}
+    rules: Mapping[str, Any] = inspect.getclosurevars(found).nonlocals["bound"].__self__.rules()
+    return rules

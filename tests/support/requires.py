@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import shutil
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,6 +21,25 @@ def require(program: str) -> str:
     """
     paths = filter(None, map(shutil.which, _OTHER_NAMES.get(program, (program,))))
     return next(paths, None) or _skip_or_fail(f"the program {program} is not installed")
+
+
+def require_peer(name: str) -> Any:
+    """Import a large framework or engine, such as torch, jax, ray or distributed.
+
+    They are installed in one environment of CI, which sets `DSNB_REQUIRE_PEERS=1`; elsewhere the test is skipped.
+    """
+    if importlib.util.find_spec(name.partition(".")[0]) is not None:
+        return importlib.import_module(name)
+    reason = f"{name} is not installed (the extra dsnb[peers] has it)"
+    if os.environ.get("DSNB_REQUIRE_PEERS") == "1":
+        pytest.fail(f"{reason}, and DSNB_REQUIRE_PEERS=1 lets no test be skipped for that", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def require_condition(condition: bool, reason: str) -> None:
+    """Go on only if the condition holds; else as `require` does, with this reason."""
+    if not condition:
+        _skip_or_fail(reason)
 
 
 def require_module(name: str) -> None:

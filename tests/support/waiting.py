@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import TypeVar
+from urllib.request import urlopen
 
 T = TypeVar("T")
 
@@ -29,3 +30,12 @@ def wait_for(condition: Callable[[], T], *, what: str, timeout: float = 10.0, ev
         if time.monotonic() - began > timeout:
             raise AssertionError(f"waited {timeout:g} s in vain for {what}; the last look gave {value!r}")
         time.sleep(every)
+
+
+def answers(url: str) -> bool:
+    """Whether an HTTP server answers at an address, for `wait_for`."""
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False

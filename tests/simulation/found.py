@@ -1,0 +1,129 @@
+"""Seeds that showed faults of dsnb, with the commits that mended them: for the tests and `docs/reliability.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tests.simulation.plan import FIRST_FAULTS, Fault, Plan, draw, draw_long
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A schedule that broke a promise."""
+
+    seed: int
+    commits: tuple[str, ...]
+    """The commits that mended dsnb."""
+    wrong: str
+    """What dsnb did wrong."""
+    faults: tuple[Fault, ...] = tuple(Fault)
+    """The faults that it is drawn from."""
+    draw: Callable[..., Plan] = draw
+
+    @property
+    def plan(self) -> Plan:
+        """The schedule."""
+        return self.draw(self.seed, self.faults)
+
+    @property
+    def call(self) -> str:
+        """The call that draws it."""
+        faults = {tuple(Fault): "", FIRST_FAULTS: ", FIRST_FAULTS"}.get(self.faults)
+        if faults is None:
+            faults = f", ({', '.join(f'Fault.{fault.name}' for fault in self.faults)},)"
+        return f"{self.draw.__name__}({self.seed}{faults})"
+
+
+_WORKER_AFTER_END = (
+    "a worker died after all clients had received the end; the pass never ended, and was read again whole"
+)
+
+FOUND = (
+    Found(1161, ("2902ae2",), _WORKER_AFTER_END, FIRST_FAULTS),
+    Found(
+        1242,
+        ("2902ae2",),
+        "a worker joined after all clients had received the end; the pass never ended, and was read again whole",
+        FIRST_FAULTS,
+    ),
+    Found(
+        1649,
+        ("2902ae2", "4d39f4a"),
+        "the same with two workers; then a client was lost after its end, and the next one got a part again",
+        FIRST_FAULTS,
+    ),
+    Found(2363, ("2902ae2",), "the same with three clients", FIRST_FAULTS),
+    Found(
+        4159,
+        ("2889f11",),
+        "a trainer was lost before another worker took its task over; the other trainers waited for it for ever",
+        FIRST_FAULTS,
+    ),
+    Found(
+        8161,
+        ("2889f11",),
+        "a client whose connection had broken after its end was to get the elements of a lost client; "
+        "the pass never ended",
+        FIRST_FAULTS,
+    ),
+    Found(
+        5422,
+        ("2889f11",),
+        'a trainer with `on_lag="spill"` joined after the first elements were evicted; nothing was counted',
+        FIRST_FAULTS,
+    ),
+    Found(
+        3848,
+        ("edd19b7",),
+        "a worker that came back restored splits of an earlier incarnation, and asked for others in vain for ever",
+    ),
+    Found(10533, ("edd19b7",), "the same, and elements came twice"),
+    Found(
+        4345,
+        ("d2c902b",),
+        "a pass that all clients had read was delivered again after the dispatcher was started again",
+    ),
+    Found(
+        13331,
+        ("b76f8b5",),
+        "elements were evicted before a trainer that had joined opened its task; the worker that had counted them died",
+    ),
+    Found(
+        8183,
+        ("1dbc9dd",),
+        "a worker began a task that waited for its reassignment, without its position, and asked for splits for ever",
+    ),
+    Found(
+        7933,
+        ("d32dd53",),
+        "a client gave a dead worker up while the dispatcher was down; the elements would have come later",
+    ),
+    Found(15224, ("d32dd53",), "the same with two clients"),
+    Found(33181, ("d32dd53",), "the same after the dispatcher was suspended"),
+    Found(
+        173,
+        ("e3e59fe",),
+        "a late report of a worker that had lost its task counted elements as skipped that its successor sent",
+        (Fault.PARTITION_WORKER,),
+    ),
+)
+"""In the order in which they were found, with those of one commit together."""
+
+OPEN = (
+    Found(
+        4060,
+        (),
+        "the dispatcher reaches neither a worker nor one of its clients, and takes the worker's task away; another "
+        "client leaves the worker but keeps the elements that it holds; the worker sends those to the client that "
+        "still reads from it, and they come twice",
+        draw=draw_long,
+    ),
+    Found(
+        500490,
+        (),
+        "if `max_outstanding_requests` is smaller than the number of tasks, tasks that had ended and are opened again "
+        "are granted one element each, which is more in all",
+    ),
+)
+"""Schedules that still break a promise."""
