@@ -1,7 +1,12 @@
-"""Marks the notebooks that take long: their kernels start services, train and kill processes."""
+"""Marks the notebooks that take long: their kernels start services, train and kill processes.
+
+A notebook that needs a framework or an engine is skipped where that is not installed.
+"""
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,10 +14,24 @@ import pytest
 QUICK = {"01_first_service.ipynb"}
 """The notebooks that `pytest` runs as it is; the others are run by CI."""
 
+PEERS = {"10_outgrown.ipynb": "distributed", "11_pytorch.ipynb": "torch"}
+"""What a notebook needs beside `dsnb[notebook]`; CI runs it in the environment that has the extra `peers`."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cells of the other notebooks as slow. Called with the items of all folders."""
+    """Mark the cells of the other notebooks as slow, and those to skip. Called with the items of all folders."""
     here = Path(__file__).parent
     for item in items:
-        if item.path.parent == here and item.path.name not in QUICK:
+        if item.path.parent != here:
+            continue
+        if item.path.name not in QUICK:
             item.add_marker(pytest.mark.slow)
+        if missing := _missing_peer(item.path.name):
+            item.add_marker(pytest.mark.skip(reason=f"{missing} is not installed (the extra dsnb[peers] has it)"))
+
+
+def _missing_peer(notebook: str) -> str | None:
+    """The peer for want of which this notebook is skipped; with `DSNB_REQUIRE_PEERS=1` it is run, and fails."""
+    peer = PEERS.get(notebook)
+    missing = peer is not None and find_spec(peer) is None
+    return peer if missing and os.environ.get("DSNB_REQUIRE_PEERS") != "1" else None
