@@ -45,7 +45,7 @@ class Environment:
 def _dsnb_packages() -> tuple[str, ...]:
     """What dsnb itself asks for, with the extras that a pipeline may use; not the notebook's nor the tests'."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    excluded = {"all", "lint", "notebook", "test", "redis", "fsspec"}
+    excluded = {"all", "lint", "notebook", "test", "redis", "remote", "fsspec"}
     extras = [
         line for name, lines in project["optional-dependencies"].items() if name not in excluded for line in lines
     ]

@@ -1,4 +1,4 @@
-"""Compares the committed protobuf code with what the .proto files say, or writes it anew.
+"""Compares the committed protobuf code with the .proto files, or generates it again.
 
     python tools/check_protos.py           fails when they differ
     python tools/check_protos.py --write   generates in place

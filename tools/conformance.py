@@ -75,7 +75,7 @@ def tests_of(section: str) -> dict[int, list[str]]:
 
 
 def rows_of(section: str, passed: Mapping[str, bool]) -> Iterator[Row]:
-    """The rows of one section; a test that did not run is told as such."""
+    """The rows of one section; a test that did not run is marked so."""
     tests = tests_of(section)
     for line in SECTIONS[section]:
         if line in NOT_HERE:
@@ -123,7 +123,7 @@ def run_tests() -> dict[str, bool]:
     """Run the conformance tests, and tell which passed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
-        # The table is about to be written anew: the old one need not agree.
+        # The table is about to be written again: the old one need not agree.
         without = f"--ignore={TESTS / 'test_table.py'}"
         command = [sys.executable, "-m", "pytest", "-q", str(TESTS), without, f"--junitxml={report}"]
         subprocess.run(command, cwd=ROOT, check=False)

@@ -168,9 +168,18 @@ def path_of_an_element(root: Path) -> list[str]:
         env=environment,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         timeout=300,
     )
+    if done.returncode:
+        missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", done.stderr)
+        reason = (
+            f"{sys.executable} has no package {missing[1]}. Run this with a Python in which dsnb is installed, such as "
+            "that of the checkout's virtual environment."
+            if missing
+            else done.stderr
+        )
+        sys.exit(f"count.py: the modules on the path of an element cannot be measured at {root}: {reason}")
     return done.stdout.split()
 
 

@@ -1,4 +1,4 @@
-"""Makes the pictures of the dashboard in docs/images anew: the demo's page, and the cache strip while a trainer falls.
+"""Takes the pictures of the dashboard in docs/images: the demo's page, and the cache strip while a trainer falls.
 
     python tools/pictures.py [demo] [strip]
 
@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 import dsnb  # noqa: E402 - from this checkout, whatever is installed
 
 IMAGES = ROOT / "docs" / "images"
-DEMO_S = 14.0
+DEMO_S = 18.0
 FRAMES, FRAME_INTERVAL_S, FRAME_MS = 56, 0.3, 110
 COLOURS = 128
 WINDOW_BYTES, ELEMENT_SIZE = 3_000_000, 2000
@@ -75,7 +75,7 @@ def open_dashboard(page: Page, url: str) -> None:
 
 def capture_demo() -> None:
     """The page of `dsnb demo`, some seconds after its beginning."""
-    command = [sys.executable, "-u", "-m", "dsnb", "demo", "--batches", "100000", "--deadline", "120"]
+    command = [sys.executable, "-u", "-m", "dsnb", "demo", "--no-open", "--seconds", "120"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         url = process.stdout.readline().rpartition(" ")[2].strip()
@@ -95,7 +95,7 @@ def capture_strip() -> None:
             for name, (pace, on_lag) in TRAINERS.items()
         ]
         with browser(1000, 700, 1.0) as page:
-            open_dashboard(page, service.dashboard_url().partition("?")[0])
+            open_dashboard(page, service.dashboard_url())
             for thread in threads:
                 thread.start()
             page.wait_for_selector(f".lane:nth-child({len(TRAINERS)})", timeout=60_000)

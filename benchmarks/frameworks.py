@@ -1,0 +1,90 @@
+"""What tensors cost over NumPy: processor time for each batch of 5 MB, in paired runs.
+
+`python -m benchmarks.frameworks [--runs 10] [--batches 200]`, in an environment with torch, and JAX if it shall be
+measured. A worker in a process of its own sends the same batch again and again through shared memory. The
+two of a pair read by turns, so that other load of the machine falls on both; printed are medians over the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+import dsnb
+
+BATCH = (50, 100_000)
+"""uint8: 5 MB."""
+_TURN = 20
+"""Batches that one of a pair reads before the other one does."""
+
+
+def ways() -> dict[str, Callable[[dsnb.Dataset], Iterator[Any]]]:
+    """How each contender iterates."""
+    found: dict[str, Callable[[dsnb.Dataset], Iterator[Any]]] = {"NumPy": iter}
+    if importlib.util.find_spec("torch") is not None:
+        found["iter_torch"] = lambda dataset: dataset.iter_torch()
+        found["to_torch"] = lambda dataset: iter(dataset.to_torch())
+        found["DataLoader over from_dlpack"] = _wrapped
+    if importlib.util.find_spec("jax") is not None:
+        found["iter_jax"] = lambda dataset: dataset.iter_jax()
+    return found
+
+
+def _wrapped(dataset: dsnb.Dataset) -> Iterator[Any]:
+    """What a user writes without `to_torch`."""
+    import torch
+
+    class Wrapped(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch is not there for mypy
+        def __iter__(self) -> Iterator[Any]:
+            return map(torch.from_dlpack, iter(dataset))
+
+    return iter(torch.utils.data.DataLoader(Wrapped(), batch_size=None, num_workers=0))
+
+
+def costs_us(iterators: list[Iterator[Any]], batches: int) -> list[tuple[float, float]]:
+    """For each iterator, the microseconds of this thread and of the whole process for each batch; read in turns."""
+    totals = [[0, 0] for _ in iterators]
+    for turn in range(batches // _TURN + 1):
+        for iterator, total in zip(iterators, totals, strict=True):
+            thread, process = time.thread_time_ns(), time.process_time_ns()
+            for _ in islice(iterator, _TURN):
+                pass
+            if turn:  # in the first one, the reader's buffers reach their size
+                total[0] += time.thread_time_ns() - thread
+                total[1] += time.process_time_ns() - process
+    count = batches // _TURN * _TURN * 1e3
+    return [(thread / count, process / count) for thread, process in totals]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--batches", type=int, default=200)
+    options = parser.parse_args()
+    data = dsnb.Dataset.from_tensors(np.ones(BATCH, np.uint8)).repeat()
+    over: dict[str, list[tuple[float, float]]] = {}
+    base: list[tuple[float, float]] = []
+    with dsnb.start(workers=1, name="frameworks", isolation="process") as service:
+        for _ in range(options.runs):
+            for name, way in ways().items():
+                pair = [iterate(data.apply(dsnb.distribute("parallel_epochs", service))) for iterate in (iter, way)]
+                costs = costs_us(pair, options.batches)
+                del pair
+                base.append(costs[0])
+                over.setdefault(name, []).append((costs[1][0] - costs[0][0], costs[1][1] - costs[0][1]))
+    print(f"{options.runs} pairs of {options.batches} batches of 5 MB; microseconds of processor time for each batch")
+    print(f"NumPy alone: {statistics.median(one[0] for one in base):.0f} in its thread")
+    for name, pairs in over.items():
+        thread, process = (statistics.median(pair[at] for pair in pairs) for at in (0, 1))
+        print(f"{name:30} over NumPy: {thread:+7.1f} in its thread, {process:+7.1f} in its process")
+
+
+if __name__ == "__main__":
+    main()
