@@ -175,8 +175,21 @@ def speaks_tls(address: str) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent and nothing is believed
     host, _, port = address.rpartition(":")
+    # The handshake runs in memory: `wrap_socket` takes a connection that the server has just reset for an open one, or
+    # leaves its socket open.
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    handshake = context.wrap_bio(received, to_send)
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_S) as plain, context.wrap_socket(plain):
-            return True
+        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_S) as connection:
+            while True:
+                try:
+                    handshake.do_handshake()
+                    return True
+                except ssl.SSLWantReadError:
+                    connection.sendall(to_send.read())
+                    data = connection.recv(1 << 16)
+                    if not data:
+                        return False
+                    received.write(data)
     except (OSError, ValueError):  # ssl.SSLError is an OSError
         return False

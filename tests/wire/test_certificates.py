@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -181,7 +184,31 @@ except dsnb.errors.FailedPreconditionError as error:
         assert "pip install 'dsnb[cluster]'" in process.stdout
 
 
+def test_a_server_with_a_certificate_speaks_tls(certificate: str) -> None:
+    with serving_with(certificate) as server:
+        assert speaks_tls(address(server))
+
+
 def test_a_server_that_is_silent_does_not_speak_tls() -> None:
     with serving_with("") as server:
         assert not speaks_tls(address(server))
     assert not speaks_tls("127.0.0.1:1")
+
+
+def test_a_server_that_resets_the_connection_does_not_speak_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a dispatcher does that is killed just then; nothing stays open, which would be a ResourceWarning."""
+    connect = socket.create_connection
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def connect_and_be_reset(*args: Any) -> socket.socket:
+            connection = connect(*args)
+            accepted, _peer = server.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            poll = select.poll()
+            poll.register(connection, select.POLLERR | select.POLLHUP)
+            assert poll.poll(10_000), "the reset did not arrive"
+            return connection
+
+        monkeypatch.setattr(socket, "create_connection", connect_and_be_reset)
+        assert not speaks_tls(f"127.0.0.1:{server.getsockname()[1]}")
