@@ -17,6 +17,7 @@ from typing import Any, Self
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from tests.support.leaks import GRACE
 from tests.support.processes import ROOT
 from tests.support.waiting import wait_for
 
@@ -151,12 +152,12 @@ class Kernel:
     # ---- what is left
 
     def take_census(self) -> None:
-        """Note what there is in the kernel now, for `left`."""
+        """Note what there is in the kernel now, for `leftovers`."""
         self.run(_CENSUS_CODE)
 
     def leftovers(self) -> dict[str, list[str]]:
-        """Threads, children, descriptors and files in the kernel that were not there at the last `look`."""
-        found: dict[str, list[str]] = json.loads(self.run(_LEFTOVERS_CODE))
+        """Threads, children, descriptors and files in the kernel that were not there at the last `take_census`."""
+        found: dict[str, list[str]] = json.loads(self.run(_LEFTOVERS_CODE, timeout=GRACE + DEADLINE))
         return found
 
     def log_text(self) -> str:
