@@ -23,13 +23,15 @@ from collections import deque
 import msgspec
 
 from dsnb.monitor.demand import JobDemand, job_demands, workers_needed
-from dsnb.monitor.formatting import format_rate, format_share, plural
+from dsnb.monitor.formatting import format_rate, format_share, plural, wait_level
 from dsnb.monitor.processors import cpu_capacity
 from dsnb.monitor.rates import rates, same_run
 from dsnb.monitor.snapshot import Snapshot
 
 INTERVAL_S = 2.0
 """How often the autoscaler gets a snapshot."""
+_SLACK_S = 0.25 * INTERVAL_S
+"""By how much a snapshot may be newer than a span asks for."""
 _WINDOW_S = 10.0
 _SHORT_WINDOW_S = 4.0
 _CHANGED_SHARE = 0.25
@@ -140,7 +142,7 @@ class Autoscaler:
             return None
         self.wanted = min(max(workers_needed(need.demands), self.minimum), self.maximum)
         if self._trial is not None:
-            return self._check_trial(now, size, need, self._trial)
+            return self._check_trial(now, size, need, self._trial, capacity)
         if need.waiting:
             self._surplus_since, self._stepping_down = None, False
             return self._go_up(now, size, need, capacity)
@@ -182,11 +184,15 @@ class Autoscaler:
         return whole if now - self._unsteady_since > _WINDOW_S else None
 
     def _need_over(self, now: float, span: float) -> _Need | None:
-        """What the jobs need over the last `span` seconds, if the same workers ran all the time."""
+        """What the jobs need over the last `span` seconds, or a little more, if the same workers ran all the time.
+
+        The snapshots may be further apart than usual: where the GIL or the processors are busy, the
+        autoscaler's thread waits for them too.
+        """
         least = 0.0 if span == 0.0 else min(span, _SHORT_WINDOW_S)
-        began = max(now - span, self._changed_at) - 0.25 * INTERVAL_S
-        first, before = next(pair for pair in self._snapshots if pair[0] >= began)
-        if now - first < least - 0.25 * INTERVAL_S:
+        usable = [pair for pair in self._snapshots if pair[0] >= self._changed_at - _SLACK_S]
+        first, before = next((pair for pair in reversed(usable) if now - pair[0] >= span - _SLACK_S), usable[0])
+        if now - first < least - _SLACK_S:
             return None
         demands = tuple(job_demands(before, self._snapshots[-1][1]))
         return _Need(demands=demands, workers=sum(one.workers for one in demands), before=before)
@@ -194,13 +200,13 @@ class Autoscaler:
     # ---- up
 
     def _go_up(self, now: float, size: int, need: _Need, capacity: int | None) -> Decision | None:
+        helped = [one for one in need.waiting if self._workers_help(one, capacity)]
+        if not helped:
+            return self._explain(need.waiting[0])
         if self._refused_need is not None:
             if not _differ(self._refused_need, need.workers, _RETRY_CHANGE_SHARE):
                 return None
             self._refused_need = None
-        helped = [one for one in need.waiting if self._workers_help(one, capacity)]
-        if not helped:
-            return self._explain(need.waiting[0])
         wanted = min(workers_needed(need.demands), self.maximum, _MAX_FACTOR * max(1, size))
         target = min(wanted, size + self._room(need, capacity))
         if target <= size:
@@ -225,21 +231,20 @@ class Autoscaler:
         room = cpu_capacity(snapshot.workers, rates(need.before, snapshot)).max_new_workers
         return self.maximum if room is None else room
 
-    def _check_trial(self, now: float, size: int, need: _Need, trial: _Trial) -> Decision | None:
+    def _check_trial(self, now: float, size: int, need: _Need, trial: _Trial, capacity: int | None) -> Decision | None:
         """Ten seconds after new workers joined: keep them if they had an effect, else go back."""
         if now - self._changed_at < _SETTLE_S:
             return None
         self._trial = None
         if not need.waiting or need.consumed >= _MIN_GAIN * trial.consumed_before or size <= trial.size_before:
             return None
-        self._refused_need = need.workers
-        return self._scale(
-            now,
-            size,
-            trial.size_before,
+        self._refused_need = trial.need  # as it will be again; useless workers slow each other down, and raise the need
+        effect = (
             f"{plural(size - trial.size_before, 'more worker')} had no effect: the readers consume "
-            f"{format_rate(need.consumed)} instead of {format_rate(trial.consumed_before)}",
+            f"{format_rate(need.consumed)} instead of {format_rate(trial.consumed_before)}"
         )
+        causes = [one.verdict.text for one in need.waiting if one.verdict and not self._workers_help(one, capacity)]
+        return self._scale(now, size, trial.size_before, ". ".join([effect, *causes[:1]]))
 
     # ---- down
 
@@ -279,7 +284,9 @@ class Autoscaler:
         if size >= self.maximum:
             limit = f"{self.maximum} is the maximum"
         elif wanted <= size:
-            return None
+            if wait_level(one.wait_share) != "bad" or not one.worker_rate:
+                return None  # such short waits come and go
+            limit = f"{plural(size, 'worker')} could make enough"
         else:
             limit = "no processor is idle" if capacity is None else "the launcher has no room for more"
         if self._explained == limit:

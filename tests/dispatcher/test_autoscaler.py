@@ -15,6 +15,7 @@ from dsnb.wire.link import LinkReport
 from dsnb.wire.stage_report import StageReport
 
 STEP_S = 0.1
+_SAMPLES_PER_S = 10
 SEEDS = range(5)
 
 
@@ -29,6 +30,9 @@ class SimulatedService:
         link_rate: The most elements per second that the network carries.
         noise: How much the trainer's pace varies from step to step, as a share.
         join_s: How long a new worker takes to join.
+        gil: Whether the workers are threads of one process that compete for the GIL.
+        duty: The share of its time that a worker can work.
+        look_s: How often the autoscaler gets a snapshot.
     """
 
     pace: float = 100.0
@@ -37,6 +41,9 @@ class SimulatedService:
     link_rate: float = float("inf")
     noise: float = 0.1
     join_s: float = 2.0
+    gil: bool = False
+    duty: float = 1.0
+    look_s: float = INTERVAL_S
     seed: int = 0
     cached: bool = False
     now: float = 0.0
@@ -46,6 +53,7 @@ class SimulatedService:
     wait_s: float = 0.0
     busy_s: float = 0.0
     idle_s: float = 1_000.0
+    late_s: float = 0.0
     in_flight_s: float = 0.0
     worker_seconds: float = 0.0
     joining: list[float] = field(default_factory=list)
@@ -63,8 +71,8 @@ class SimulatedService:
         self.now += STEP_S
         self.running += sum(at <= self.now for at in self.joining)
         self.joining = [at for at in self.joining if at > self.now]
-        usable = self.running if self.cores is None else min(self.running, self.cores)
-        supply = min(usable * self.worker_rate, self.link_rate)
+        usable = min(self.running, self.cores or self.running, 1 if self.gil else self.running)
+        supply = min(self.duty * usable * self.worker_rate, self.link_rate)
         pace = self.pace * self._random.uniform(1 - self.noise, 1 + self.noise)
         taken = min(supply, pace)
         self.consumed += taken * STEP_S
@@ -79,6 +87,7 @@ class SimulatedService:
             self.idle_s += (self.cores - taken / self.worker_rate) * STEP_S
         else:
             self.idle_s += 2 * STEP_S
+        self.late_s += (0.01 if self.gil and self.running > 1 else 0.0005) * STEP_S * _SAMPLES_PER_S
         self.worker_seconds += self.running * STEP_S
         self.rates.append((self.now, taken, min(self.best() * self.worker_rate, pace)))
 
@@ -103,11 +112,13 @@ class SimulatedService:
                 uid=f"u{number}",
                 address="127.0.0.1:5050",
                 state="running",
-                isolation="process",
-                pid=number,
+                isolation="thread" if self.gil else "process",
+                pid=0 if self.gil else number,
                 tasks=1,
                 clock_ns=clock,
-                cpu_ns=int((1 + cpu_s / max(1, self.running)) * 1e9),
+                cpu_ns=int((1 + (self.now if self.gil else cpu_s / max(1, self.running))) * 1e9),
+                late_ns=int(self.late_s * 1e9),
+                latency_samples=int(self.now * _SAMPLES_PER_S),
                 cpus=self.cores or 2,
                 idle_ns=int(self.idle_s * 1e9),
                 sent_elements=1_000,
@@ -174,7 +185,7 @@ class SimulatedService:
         while self.now < until:
             self.step()
             if self.now >= next_look:
-                next_look += INTERVAL_S
+                next_look += self.look_s
                 capacity = None if places is None else places - self.size
                 decision = autoscaler.decide(self.now, self.snapshot(), size=self.size, capacity=capacity)
                 if decision is not None:
@@ -265,6 +276,42 @@ def test_a_job_that_the_network_limits_gets_no_workers_and_the_reason_is_said_on
     told = [text for text in service.said if "would not help" in text]
     assert len(told) == 1
     assert "the network connection carries" in told[0]
+
+
+@pytest.mark.parametrize("look_s", [2.3, 2.8, 3.7, 4.9, 7.0, 12.0])
+def test_the_reason_is_said_also_if_the_autoscaler_itself_is_late(look_s: float) -> None:
+    """Where workers compete for the GIL, its own thread waits for the GIL too."""
+    service = SimulatedService(pace=500.0, gil=True, size=3, running=3, look_s=look_s)
+    service.run(Autoscaler(3, 6), 60.0)
+    assert [
+        text for text in service.said if "would not help: " in text and "compete for the GIL" in text
+    ] == service.said
+    assert len(service.said) == 1
+
+
+@pytest.mark.parametrize("look_s", [2.3, 3.7])
+def test_workers_are_added_also_if_the_autoscaler_itself_is_late(look_s: float) -> None:
+    service = SimulatedService(pace=400.0, look_s=look_s)
+    service.run(Autoscaler(1, 32), 90.0)
+    assert service.size == 8, service.said
+
+
+def test_workers_that_the_gil_makes_useless_leave_again_for_good_and_the_gil_is_named() -> None:
+    """Only when there are several of them do they compete, so no verdict shows it before."""
+    service = SimulatedService(pace=500.0, gil=True)
+    service.run(Autoscaler(1, 4), 200.0)
+    assert [size for _, size in service.sizes] == [2, 1]
+    back = [text for text in service.said if "had no effect" in text]
+    assert len(back) == 1
+    assert "The workers are threads that compete for the GIL" in back[0], back
+
+
+def test_a_reader_that_waits_long_for_workers_that_could_make_enough_gets_none_and_the_reason_is_said() -> None:
+    """`explain` says that it is input-bound, so autoscaling must not be silent."""
+    service = SimulatedService(pace=186.0, size=4, running=4, duty=0.71)
+    service.run(Autoscaler(4, 8), 60.0)
+    assert len(service.said) == 1, service.said
+    assert "autoscaling adds no workers, because 4 workers could make enough: the readers of job" in service.said[0]
 
 
 def test_workers_without_effect_leave_again_and_are_not_tried_again_soon() -> None:

@@ -61,8 +61,7 @@ def test_a_reader_that_spends_its_time_building_elements_gets_no_more_workers() 
         adds_none_and_says_why(service, r"It spends \d+ % of its time building elements from received data")
 
 
-# Among the long runs while it fails: on a quiet machine autoscaling says nothing, though `explain` names the GIL.
-@pytest.mark.soak
+@pytest.mark.slow
 def test_thread_workers_that_compete_for_the_interpreter_get_no_more_of_them() -> None:
     data = dsnb.Dataset.range(1_000).map(counting)
     with dsnb.start(workers=3, autoscale=(3, 6)) as service, reading(data, service):
