@@ -241,14 +241,14 @@ class TaskTable:
         self._finished = finished
         named = {task.task_id: task for task in tasks if self._may_read(task)}
         for task_id in [task_id for task_id in self._task_reads if task_id not in named]:
-            self._close(task_id)
+            self._close(task_id, keep=True)
         share = BUFFER_BYTES // max(1, len(named))
         for task_id, info in named.items():
             hold = self._task_reads.get(task_id)
             if hold is None:
                 self._task_reads[task_id] = TaskRead(self._inbox, info, share)
             elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
-                self._disconnect(hold)
+                self._disconnect(hold, keep=True)
                 if hold.info.sequence_incarnation != info.sequence_incarnation:
                     # A new sequence: the elements are numbered from 0 again.
                     hold.received_ranges.clear()
@@ -531,19 +531,27 @@ class TaskTable:
     # ---- closing
 
     def close(self) -> None:
-        """Close the reads of all tasks."""
+        """Close the reads of all tasks; unconsumed elements return to them."""
         with self._inbox.lock:
             self._closed = True
         for task_id in list(self._task_reads):
-            self._close(task_id)
+            self._close(task_id, keep=False)
 
-    def _close(self, task_id: str) -> None:
+    def _close(self, task_id: str, *, keep: bool) -> None:
         hold = self._task_reads.pop(task_id)
-        self._disconnect(hold)
+        self._disconnect(hold, keep=keep)
         if hold.unconsumed:
             self._dropped_reads.append(hold)
 
-    def _disconnect(self, task_read: TaskRead) -> None:
+    def _disconnect(self, task_read: TaskRead, *, keep: bool) -> None:
+        """Leave a task's worker.
+
+        Args:
+            task_read: The read of the task.
+            keep: Whether this reader will return to its user what has arrived. The task has then been taken off the
+                worker, which may not know it yet and may serve other readers that do not know it either: they must not
+                get those elements. If this reader is lost before it consumes them, the task's next worker sends them.
+        """
         with self._inbox.lock:
             sink = self._sinks.pop(task_read.info.task_id, None)
             if sink is not None:
@@ -551,7 +559,7 @@ class TaskTable:
             task_read.account.reclaim_unused()
         reading, task_read.connection, task_read.consumed_cell = task_read.connection, None, None
         if reading is not None:
-            reading.leave(task_read.account.consumed)
+            reading.leave(task_read.account.received if keep else task_read.account.consumed)
 
 
 def _unreachable(task_read: TaskRead, error: Exception) -> UnavailableError:

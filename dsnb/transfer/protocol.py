@@ -172,7 +172,12 @@ class ReadHandle(Protocol):
         """Revoke unused credit; the worker answers with `Sink.recalled`."""
 
     def leave(self, consumed: int) -> None:
-        """End the read; elements that were sent but not consumed return to the task. Further calls do nothing."""
+        """End the read; the elements that were sent beyond `consumed` return to the task. Further calls do nothing.
+
+        Args:
+            consumed: Elements that were returned to the user, or that the client keeps for its user because the task
+                was taken off this worker.
+        """
 
 
 class Endpoint(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -92,13 +92,15 @@ class HangingReading:
 class Client:
     """A reader's table of tasks, with what its stage does around it."""
 
-    def __init__(self, previous_holdings: tuple[TaskHolding, ...] = (), **options: Any) -> None:
+    def __init__(
+        self, previous_holdings: tuple[TaskHolding, ...] = (), client_id: str = "client", **options: Any
+    ) -> None:
         fields = {"mode": ShardingPolicy.OFF, **options}
         self.inbox = Inbox()
         self.connected = True
         self.tasks = TaskTable(
             self.inbox,
-            "client",
+            client_id,
             ReadOptions(**fields),
             "token",
             previous_holdings=previous_holdings,
@@ -211,6 +213,49 @@ def test_what_an_earlier_incarnation_still_delivers_is_not_heard(workers: list[W
     stale.fail(UnavailableError("gone"))
     stale.end()
     assert not client.inbox.has_events
+
+
+def buffered(client: Client) -> list[int]:
+    """What arrived at a client and was not consumed."""
+    with client.inbox.lock:
+        return [int(element) for _, piece in client.inbox.slices for element in piece.elements()]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda info: (replace(info, incarnation=2, unassigned=True),), id="it waits for another worker"),
+        pytest.param(lambda info: (replace(info, incarnation=2, worker="w1", worker_uid="w1"),), id="another has it"),
+        pytest.param(lambda _info: (), id="it is given up"),
+    ],
+)
+def test_what_a_reader_keeps_of_a_task_that_was_taken_off_its_worker_is_sent_to_no_other_reader(
+    workers: list[Worker], change: Callable[[TaskInfo], tuple[TaskInfo, ...]]
+) -> None:
+    """The worker and the other reader may not know of it yet, if neither reaches the dispatcher."""
+    keeps, other = Client(max_outstanding_requests=5), Client(client_id="other")
+    keeps.tasks.set_tasks((workers[0].info(),))
+    keeps.tasks.maintain(time.monotonic())
+    wait_for(lambda: len(buffered(keeps)) == 5, what="five elements")
+    keeps.tasks.set_tasks(change(workers[0].info()))
+    assert buffered(keeps) == list(range(5))
+    other.tasks.set_tasks((workers[0].info(),))
+    assert other.read(45) == list(range(5, 50))
+    wait_for(lambda: other.turn() or other.tasks.all_ended, what="the end")
+    assert len(other.got) == 45
+    keeps.tasks.close()
+    other.tasks.close()
+
+
+def test_what_a_reader_that_leaves_has_not_consumed_goes_to_another_reader(workers: list[Worker]) -> None:
+    leaves, other = Client(max_outstanding_requests=5), Client(client_id="other")
+    leaves.tasks.set_tasks((workers[0].info(),))
+    leaves.tasks.maintain(time.monotonic())
+    wait_for(lambda: len(buffered(leaves)) == 5, what="five elements")
+    leaves.tasks.close()
+    other.tasks.set_tasks((workers[0].info(),))
+    assert sorted(other.read(50)) == list(range(50))
+    other.tasks.close()
 
 
 def test_a_reading_that_broke_is_opened_again_and_nothing_is_missing(workers: list[Worker], client: Client) -> None:

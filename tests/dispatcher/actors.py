@@ -442,10 +442,10 @@ class SimHold:
             held=_index_ranges(_in_order(held)),
         )
 
-    def disconnect(self, client_id: str) -> None:
-        """Read no more from where it reads now."""
+    def disconnect(self, client_id: str, *, keep: bool = False) -> None:
+        """Read no more from where it reads now; with `keep`, the client goes on to consume what it received."""
         if self.link is not None and not self.link.stopped:
-            self.link.leave(client_id, self.consumed)
+            self.link.leave(client_id, self.received if keep else self.consumed)
         self.link = None
         self.wire.clear()
 
@@ -453,7 +453,7 @@ class SimHold:
         """Learn how the task is now."""
         if (self.info.incarnation, self.info.worker_uid) == (info.incarnation, info.worker_uid):
             return
-        self.disconnect(client_id)
+        self.disconnect(client_id, keep=True)
         if self.info.sequence_incarnation != info.sequence_incarnation:
             self.done, self.had = Ranges(), ()
         self.info, self.ended = info, False
@@ -515,7 +515,7 @@ class SimClient:
         """Read the tasks that it was told of, and no others."""
         for task_id in self.holds.keys() - self.infos.keys():
             hold = self.holds.pop(task_id)
-            hold.disconnect(self.client_id)
+            hold.disconnect(self.client_id, keep=True)
             self.dropped += [hold] if hold.buffer else []
         for task_id, info in self.infos.items():
             if task_id in self.holds:

@@ -106,6 +106,20 @@ def test_a_lost_worker_is_refused_until_it_registers_again_and_then_begins_anew(
     assert service.read(client) == [(0, split) for split in range(4)]
 
 
+def test_a_worker_that_gets_a_task_back_does_not_end_it_with_a_report_of_the_earlier_incarnation() -> None:
+    """A client kept elements when it left the worker, so they count as consumed there; it may yet be lost."""
+    service, _, [worker] = at_work()
+    task = service.task(worker)
+    service.ask(task)
+    service.break_worker(worker)
+    service.wait(RECONNECT_S + INTERVAL, service.keep_alive)
+    service.arrive(worker)
+    assert worker.tasks[task.task_id].incarnation == 2
+    earlier = TaskReport(task_id=task.task_id, incarnation=1, state="ended")
+    service.call(WorkerReport(uid="w0", ended=(task.task_id,), tasks=(earlier,)))
+    assert not service.core.state.tasks[task.task_id].ended
+
+
 def test_a_worker_that_says_goodbye_is_no_warning() -> None:
     service, _, [worker] = at_work()
     service.stop(worker)

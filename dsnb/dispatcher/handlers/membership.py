@@ -144,9 +144,18 @@ def worker_reported(core: Context, report: WorkerReport) -> None:
     for task_report in report.tasks:
         if task_report.closing:
             cached_iterations.close_on_request(core, report.uid, task_report)
+    _end_tasks(core, report)
+
+
+def _end_tasks(core: Context, report: WorkerReport) -> None:
+    incarnations = {progress.task_id: progress.incarnation for progress in report.tasks}
     for task_id in report.ended:
         task = core.state.tasks.get(task_id)
-        if task is not None and task.worker == report.uid:  # otherwise the task has been reassigned
+        if task is None or task.worker != report.uid:
+            continue  # the task has been reassigned
+        # A worker that was counted as lost may get its task back. What it then says of the earlier incarnation must not
+        # end this one: clients hold elements that count as consumed there, and may be lost before they consume them.
+        if incarnations.get(task_id, task.incarnation) == task.incarnation:
             jobs.end_task(core, task_id)
 
 
