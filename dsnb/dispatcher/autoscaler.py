@@ -262,8 +262,7 @@ class Autoscaler:
             return None
         self._surplus_since, self._stepping_down = now, True
         self._stepped_down = now, need.workers
-        why = f"{need.workers:.1f} of them are needed" if need.demands else "no job is read"
-        return self._scale(now, size, size - 1, f"no reader has waited for {patience:g} s, and {why}")
+        return self._scale(now, size, size - 1, f"no reader has waited for {patience:g} s, and {_surplus_text(need)}")
 
     # ---- decisions
 
@@ -302,6 +301,16 @@ class Autoscaler:
 def _differ(one: float, other: float, share: float) -> bool:
     """Whether two numbers differ by more than a share of the smaller one."""
     return abs(one - other) > share * min(one, other)
+
+
+def _surplus_text(need: _Need) -> str:
+    if not need.demands:
+        return "no job is read"
+    if not any(
+        one.worker_rate for one in need.demands
+    ):  # as at the end of an epoch, when its rest is produced and the readers go on
+        return "the workers had nothing to produce"
+    return f"{need.workers:.1f} of them are needed" if need.workers >= 0.05 else "less than 0.1 of them is needed"
 
 
 def _need_text(one: JobDemand) -> str:

@@ -32,6 +32,7 @@ class SimulatedService:
         join_s: How long a new worker takes to join.
         gil: Whether the workers are threads of one process that compete for the GIL.
         duty: The share of its time that a worker can work.
+        produced_ahead: Whether the workers have produced all elements, so that only the trainer still works.
         look_s: How often the autoscaler gets a snapshot.
     """
 
@@ -49,6 +50,7 @@ class SimulatedService:
     now: float = 0.0
     size: int = 1
     running: int = 1
+    produced_ahead: bool = False
     consumed: float = 0.0
     wait_s: float = 0.0
     busy_s: float = 0.0
@@ -73,14 +75,17 @@ class SimulatedService:
         self.joining = [at for at in self.joining if at > self.now]
         usable = min(self.running, self.cores or self.running, 1 if self.gil else self.running)
         supply = min(self.duty * usable * self.worker_rate, self.link_rate)
+        if self.produced_ahead:
+            supply = float("inf")
         pace = self.pace * self._random.uniform(1 - self.noise, 1 + self.noise)
         taken = min(supply, pace)
         self.consumed += taken * STEP_S
-        for worker in range(self.running):
+        for worker in range(0 if self.produced_ahead else self.running):
             self._heads[worker] += taken / self.running * STEP_S
         self.wait_s += (1 - taken / pace) * STEP_S if pace else 0.0
         # Where processors limit them, all workers are busy; where the network does, they wait.
-        self.busy_s += taken / (usable * self.worker_rate) * self.running * STEP_S if usable else 0.0
+        if usable and not self.produced_ahead:
+            self.busy_s += taken / (usable * self.worker_rate) * self.running * STEP_S
         if self.link_rate <= supply < pace:
             self.in_flight_s += STEP_S
         if self.cores is not None:
@@ -158,7 +163,7 @@ class SimulatedService:
             iteration=0,
             state="running",
             clients=1,
-            produced=int(self.consumed),
+            produced=int(sum(self._heads)),
             consumed=int(self.consumed),
             tasks=tuple(
                 TaskStatus(
@@ -332,6 +337,24 @@ def test_the_limits_hold_and_a_service_that_nobody_reads_shrinks_to_the_minimum(
     service.run(autoscaler, 200.0)
     assert service.size == 2
     assert max(size for _, size in service.sizes) == 6
+
+
+def test_workers_that_leave_at_the_end_of_an_epoch_are_said_to_have_nothing_left_to_produce() -> None:
+    service, autoscaler = SimulatedService(pace=90.0, size=2, running=2), Autoscaler(1, 4)
+    service.run(autoscaler, 30.0)
+    service.produced_ahead = True
+    service.run(autoscaler, 60.0)
+    assert service.said == [
+        "autoscaling from 2 to 1 worker: no reader has waited for 30 s, and the workers had nothing to produce"
+    ]
+
+
+def test_a_need_that_rounds_to_nothing_is_said_in_words() -> None:
+    service = SimulatedService(pace=1.0, size=2, running=2, noise=0.0)
+    service.run(Autoscaler(1, 4), 60.0)
+    assert service.said == [
+        "autoscaling from 2 to 1 worker: no reader has waited for 30 s, and less than 0.1 of them is needed"
+    ]
 
 
 def test_nothing_happens_in_the_first_seconds_of_a_job_or_while_it_is_paused() -> None:
