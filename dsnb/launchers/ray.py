@@ -24,7 +24,10 @@ from dsnb.monitor.formatting import plural
 from dsnb.worker.config import WorkerConfig
 
 _PLACEMENT_S = 5.0
-"""How long a worker waits for resources before `start` goes on without it."""
+"""How long a worker waits for resources that Ray says there are not, before `start` goes on without it."""
+_PLACED = "placed"
+_NO_ROOM = ("NO_RESOURCES", "INFEASIBLE")
+"""Ray's words for a placement group that it tried to place, and could not. It tries again."""
 _IDLE_POLL_S = 2.0
 _CONCURRENCY = 8
 """How many methods of an actor run at the same time: `serve` takes one for as long as the worker lives."""
@@ -88,17 +91,26 @@ class Ray(Launcher):
         return RayWorker(connected_ray(), self, config, on_exit)
 
     def unplaced_text(self, waiting: Sequence[LaunchedWorker], count: int) -> str:
-        """Say with numbers why Ray could not place some of `count` workers."""
+        """Say with numbers why Ray could not place some of `count` workers, or that it has not done so yet."""
         ray = connected_ray()
         total, free = ray.cluster_resources(), ray.available_resources()
+        waits = f"{len(waiting)} of {plural(count, 'worker')}"
+        goes_on = "the service goes on without them, and they join when"
+        room = all(free.get(name, 0.0) >= needed * len(waiting) for name, needed in self.reserved().items())
+        if room and not self.label_selector:
+            return f"Ray has not placed {waits} yet; {goes_on} it has"
         have = ", ".join(
-            f"{free.get(name, 0.0):g} of {total.get(name, 0.0):g} {_unit(name)} free" for name in self.reserved()
+            f"{free.get(name, 0.0):g} of {_amount(name, total.get(name, 0.0))}" for name in self.reserved()
         )
-        each = ", ".join(f"{needed:g} {_unit(name)}" for name, needed in self.reserved().items())
+        each = ", ".join(_amount(name, needed) for name, needed in self.reserved().items())
         return (
-            f"{len(waiting)} of {plural(count, 'worker')} could not be placed: each needs {each}, and the Ray cluster "
-            f"has {have}; the service goes on without them, and they join when Ray finds room for them"
+            f"{waits} could not be placed: each needs {each}{self._labels_text()}, and the Ray cluster has {have} "
+            f"free; {goes_on} Ray finds room for them"
         )
+
+    def _labels_text(self) -> str:
+        labels = ", ".join(f"{name}={value}" for name, value in (self.label_selector or {}).items())
+        return f" on a node with the label {labels}" if labels else ""
 
     def reserved(self) -> dict[str, float]:
         """What Ray reserves for each worker, by the name of the resource."""
@@ -149,13 +161,18 @@ class RayWorker:
 
     @property
     def placed(self) -> bool:
-        return self._answered.is_set() or self._is_placed(0.0)
+        return self._answered.is_set() or self._placement() == _PLACED
 
-    def _is_placed(self, timeout: float) -> bool:
+    def _placement(self) -> str:
+        """`_PLACED`, or how far Ray is with the placement.
+
+        `PlacementGroup.wait(0.0)` does not serve: it says no if Ray takes longer than that to answer.
+        """
         try:
-            return bool(self._group.wait(timeout))
+            group = self._ray.util.placement_group_table(self._group)
         except Exception:  # noqa: BLE001 - Ray was shut down; `_supervise` reports that
-            return True
+            return _PLACED
+        return _PLACED if group.get("state") == "CREATED" else str(group.get("stats", {}).get("scheduling_state", ""))
 
     @property
     def idle(self) -> bool:
@@ -168,8 +185,9 @@ class RayWorker:
 
     def wait_ready(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        while not self._answered.wait(0.05) and not self._is_placed(0.0):
-            if time.monotonic() - self._began > _PLACEMENT_S:
+        while not self._answered.wait(0.05) and (placement := self._placement()) != _PLACED:
+            now = time.monotonic()
+            if now > deadline or (placement in _NO_ROOM and now - self._began > _PLACEMENT_S):
                 return  # `placed` is false then
         if not self._answered.wait(max(0.0, deadline - time.monotonic())):
             self.stop(0.0)
@@ -285,5 +303,6 @@ def _start_error(error: Exception) -> DsnbError:
     )
 
 
-def _unit(resource: str) -> str:
-    return {"CPU": "CPUs", "memory": "bytes of memory"}.get(resource, resource)
+def _amount(resource: str, number: float) -> str:
+    unit = {"CPU": "CPU" if number == 1.0 else "CPUs", "memory": "bytes of memory"}.get(resource, resource)
+    return f"{number:g} {unit}"

@@ -18,6 +18,8 @@ import pytest
 import dsnb
 from dsnb.errors import FailedPreconditionError
 from dsnb.launchers import Ray
+from dsnb.launchers.launcher import LaunchedWorker
+from dsnb.worker.config import WorkerConfig
 from tests.engines import lost_kernels
 from tests.engines.scenarios import PACE_S, repeat_leaving
 from tests.faults.chaos import paced
@@ -118,6 +120,48 @@ def scenario_workers_that_cannot_be_placed_are_reported_and_join_when_there_is_r
         service.remove("w0")
         service.wait_until(lambda status: len(status.workers) == 2, READY_S)
         assert read(service) == dict.fromkeys(range(1_000), 1)
+    all_cpus_are_given_back()
+
+
+def scenario_a_worker_that_ray_has_placed_counts_as_placed_while_it_starts_however_slowly() -> None:
+    """Its dispatcher does not exist, so it does not answer meanwhile."""
+    with worker_that_starts_slowly() as worker:
+        assert [worker.placed for _ in range(300)] == [True] * 300
+
+
+def scenario_what_is_said_of_workers_that_wait_does_not_contradict_the_free_resources() -> None:
+    with worker_that_starts_slowly() as worker:
+        wait_for(lambda: free_cpus() == CPUS - 1, what="its CPU to be taken", timeout=60.0)
+        told = Ray(num_cpus=3).unplaced_text([worker], 3)
+        assert told.startswith("Ray has not placed 1 of 3 workers yet; the service goes on without them"), told
+        told = Ray(num_cpus=4).unplaced_text([worker], 3)
+        assert "1 of 3 workers could not be placed: each needs 4 CPUs, and the Ray cluster has 3 of 4 CPUs free" in told
+
+
+@contextmanager
+def worker_that_starts_slowly() -> Iterator[LaunchedWorker]:
+    worker = Ray(num_cpus=1).launch(WorkerConfig(dispatcher_address="127.0.0.1:9"), lambda _: None)
+    try:
+        wait_for(lambda: placement_states() == ["CREATED"], what="the worker to be placed", timeout=READY_S)
+        yield worker
+    finally:
+        worker.stop(0.0)
+    all_cpus_are_given_back()
+
+
+def placement_states() -> list[str]:
+    import ray
+
+    states = [group["state"] for group in ray.util.placement_group_table().values()]
+    return [state for state in states if state != "REMOVED"]
+
+
+def scenario_workers_for_which_no_node_has_the_labels_are_reported_with_the_labels() -> None:
+    printed = io.StringIO()
+    with redirect_stdout(printed), dsnb.start(workers=1, on=Ray(label_selector={"pool": "gpu"})) as service:
+        told = printed.getvalue()
+        assert "1 of 1 worker could not be placed: each needs 1 CPU on a node with the label pool=gpu" in told, told
+        assert not service.status().workers
     all_cpus_are_given_back()
 
 
