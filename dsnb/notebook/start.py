@@ -233,7 +233,8 @@ def _replace(
     old: DataService, count: _WorkerCount, settings: ClusterSettings, changed: list[str], forced: bool
 ) -> DataService:
     """Replace a running service by one with other settings, unless it has clients and `forced` is false."""
-    changed_names = " and ".join(changed)
+    *others, last = (f"`{name}`" for name in changed)
+    changed_names = f"{', '.join(others)} and {last}" if others else last
     readers = {} if forced else {job.name: job.clients for job in old.status().jobs if job.clients}
     if readers:
         jobs = ", ".join(map(repr, readers))

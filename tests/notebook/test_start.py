@@ -88,7 +88,7 @@ def test_other_settings_make_a_new_service_where_nobody_reads(capsys: pytest.Cap
     first = dsnb.start(workers=1)
     second = dsnb.start(workers=2, cross_trainer_cache_size_bytes=1 << 20, token="t")
     (line,) = said(capsys)
-    assert line.startswith("dsnb: the service 'default' was restarted with another token and cross_tr")
+    assert line.startswith("dsnb: the service 'default' was restarted with another `token` and `cross_tr")
     assert first.stopped
     assert second.target != first.target
     assert [worker.capacity_bytes for worker in second.status().workers] == [1 << 20, 1 << 20]

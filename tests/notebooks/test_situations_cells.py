@@ -52,7 +52,7 @@ def test_the_start_cell_is_run_again_with_other_arguments(kernel: Kernel) -> Non
     refused = kernel.fail(changed.format(""))
     assert "1 reader(s) read from it" in refused
     assert "replace=True" in refused
-    assert "restarted with another cross_trainer_cache_size_bytes" in kernel.run(changed.format(", replace=True"))
+    assert "restarted with another `cross_trainer_cache_size_bytes`" in kernel.run(changed.format(", replace=True"))
     kernel.run(HEALTHY + "del elements")
 
 
