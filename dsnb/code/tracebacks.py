@@ -60,9 +60,13 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _is_internal_error(error: BaseException, files: list[str]) -> bool:
-    """Whether an error with frames in these files is a bug in dsnb: neither a `DsnbError` nor an error of user code."""
+    """Whether an error with frames in these files is a bug in dsnb.
+
+    A `DsnbError`, an error of user code and an interrupt are none.
+    """
     ours = bool(files) and files[-1].startswith(_OURS) and files[-1] not in _USER_CALL_FILES
-    return ours and not isinstance(error, DsnbError) and not isinstance(error.__cause__, RemoteTraceback)
+    expected = isinstance(error, DsnbError | KeyboardInterrupt) or isinstance(error.__cause__, RemoteTraceback)
+    return ours and not expected
 
 
 def _chain(formatted: TracebackException, error: BaseException) -> Iterator[tuple[TracebackException, BaseException]]:
@@ -130,7 +134,8 @@ def _format_line(line: str, following: list[str]) -> Iterator[str]:
 def clean_for_user(error: BaseException) -> None:
     """Prepare an error that dsnb raises to the user: remove dsnb's frames from its traceback, and format its notes.
 
-    An internal error of dsnb keeps its frames.
+    An internal error of dsnb keeps its frames. An interrupt does not: where it hit tells nothing, and a notebook keeps
+    the last traceback, whose frames would hold the connection of an interrupted read open.
     """
     if hasattr(error, "__notes__"):
         error.__notes__ = [format_note(note) if isinstance(note, str) else note for note in error.__notes__]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import threading
@@ -19,6 +20,7 @@ from tqdm.auto import tqdm
 import dsnb
 from dsnb.dispatcher.service import Dispatcher
 from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentError, UnavailableError
+from dsnb.transfer.shared_memory.client_connection import ClientConnection
 from dsnb.wire.messages import JoinRequest
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
@@ -294,6 +296,30 @@ def test_an_interrupt_while_joining_comes_at_once_and_leaves_no_client(cluster: 
     wait_for(lambda: made(cluster) > 3000, what="the late answer")
     wait_for(lambda: not any(job.clients for job in cluster.status().jobs), what="no client to be left")
     assert numbers(elements) == list(range(10)), "the next `next` joins anew"
+
+
+def test_an_interrupted_read_is_closed_although_its_traceback_is_kept(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a notebook keeps the last traceback until the next one."""
+    interrupt = functools.partial(signal.raise_signal, signal.SIGINT)  # without a frame of its own
+    with iter(read(R(10), cluster, data_transfer_protocol="shared_memory")) as elements:
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientConnection, "messages", interrupt)
+            with pytest.raises(KeyboardInterrupt) as kept:
+                next(elements)
+        assert numbers(elements) == list(range(10)), "the next `next` reads on"
+    wait_for(lambda: not shared_pages(), what="the pages of both reads to be closed")
+    assert kept.value.__traceback__ is not None
+
+
+def shared_pages() -> list[str]:
+    """Descriptors of the pages that readers share with their workers."""
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of this very listing, closed since
+            links.append(str(link.readlink()))
+    return [link for link in links if "dsnb-consumed" in link]
 
 
 def running(name: str) -> bool:

@@ -107,12 +107,16 @@ class SharedMemoryServer:
         self._selector.register(self._wake_receiver, _READ, self._run_callbacks)
         self._running = True
         while self._running:
-            for key, events in self._selector.select():
-                if callable(key.data):
-                    key.data()
-                else:
-                    self._handle_events(key.data, events)
+            self._handle_ready(self._selector.select())
         self._selector.close()
+
+    def _handle_ready(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        # Its own function: a loop in the thread's would keep the last connection, closed or not, until the next event.
+        for key, events in ready:
+            if callable(key.data):
+                key.data()
+            else:
+                self._handle_events(key.data, events)
 
     def _call_soon(self, act: Callable[[], None]) -> None:
         """Have the thread call `act`; from any thread."""
