@@ -40,7 +40,7 @@ class TaskRead:
         self.info = info
         self.share_bytes = share_bytes
         self.max_bytes = min(share_bytes, INITIAL_MAX_BYTES)
-        self.account = CreditAccount()
+        self.account = CreditAccount(disconnected=True)
         self.connection: ReadHandle | None = None
         self.transfer: Transfer | None = None
         """The transfer of the last connection; None before the first one."""

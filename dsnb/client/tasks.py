@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dsnb import errors
 from dsnb.client import notices
-from dsnb.client.flow_control import IDLE_CREDIT_S, choose_recall, top_up
+from dsnb.client.flow_control import IDLE_CREDIT_S, CreditAccount, choose_recalls, is_starving, top_up
 from dsnb.client.inbox import Inbox, TaskRead, TaskSink
 from dsnb.client.options import ReadOptions
 from dsnb.elements.compression import installed_codecs
@@ -292,19 +292,28 @@ class TaskTable:
     def maintain(self, now: float) -> float:
         """Open tasks that should be open and move unused credit; returns the latest time for the next call."""
         due = now + 1.0
-        for hold in self._task_reads.values():
-            if hold.connection is None and not hold.account.ended and not hold.info.unassigned:
-                if hold.retry_at <= now:
-                    self._open(hold, now)
-                due = min(due, hold.retry_at or due)
+        closed = [
+            hold
+            for hold in self._task_reads.values()
+            if hold.connection is None and not hold.account.ended and not hold.info.unassigned
+        ]
+        opening = [hold for hold in closed if hold.retry_at <= now]
+        for hold in opening:
+            hold.account.disconnected = False  # before any of them is granted credit, so that each gets a share
+        for hold in opening:
+            self._open(hold, now)
+        due = min([due, *(hold.retry_at for hold in closed if hold.retry_at)])
         return min(due, self._move_credit(now))
 
     def _open(self, task_read: TaskRead, now: float) -> None:
         task_read.account.disconnected = False
         self._top_up(now, opening=task_read)
         sink = self._sinks[task_read.info.task_id] = task_read.sink()
+        granted = task_read.account.granted
         try:
             task_read.connection = self._connect(task_read, sink)
+            if task_read.account.granted > granted:  # by the user's thread, meanwhile: the request lacks it perhaps
+                self._send_credit(task_read)
         except (UnavailableError, NotFoundError) as error:
             final_error = self._handle_broken(task_read, error)
             if final_error is not None:
@@ -369,8 +378,7 @@ class TaskTable:
     def _handle_broken(self, task_read: TaskRead, error: Exception) -> Exception | None:
         task_read.connection = task_read.consumed_cell = None
         with self._inbox.lock:
-            task_read.account.reclaim_unused()
-            task_read.account.disconnected = True
+            task_read.account.disconnect()
         if isinstance(error, ResourceExhaustedError | DeadlineExceededError):
             task_read.retry_at = math.inf  # may succeed later: retried once the user calls `next` again
             return error
@@ -412,23 +420,33 @@ class TaskTable:
             if hold.account.ended and hold.connection is None and not hold.given_up:
                 hold.account.ended, hold.retry_at = False, 0.0
 
-    def _move_credit(self, now: float) -> float:
+    @property
+    def outstanding(self) -> int:
+        """Elements that count against `max_outstanding_requests`: granted, in flight or buffered."""
         with self._inbox.lock:
-            accounts = [hold.account for hold in self._task_reads.values()]
-            recall = choose_recall(accounts, now) if self._options.max_outstanding_requests else None
-            if recall is not None:
-                recall.recalling = True
+            return sum(account.outstanding for account in self._accounts())
+
+    def _accounts(self) -> list[CreditAccount]:
+        """The accounts of all tasks, and of abandoned ones: elements of theirs may be in the buffer."""
+        return [hold.account for hold in (*self._task_reads.values(), *self._dropped_reads)]
+
+    def _move_credit(self, now: float) -> float:
+        limit = self._options.max_outstanding_requests
+        if limit is None:
+            return now + 1.0
+        with self._inbox.lock:
+            accounts = self._accounts()
+            recalls = choose_recalls(accounts, limit, now)
+            for account in recalls:
+                account.recalling = True
         for hold in self._task_reads.values():
-            if hold.account is recall and hold.connection is not None:
+            if hold.account in recalls and hold.connection is not None:
                 hold.connection.recall()
-        starving = any(account.outstanding == 0 and not account.ended for account in accounts)
-        return now + (IDLE_CREDIT_S if starving and self._options.max_outstanding_requests else 1.0)
+        return now + (IDLE_CREDIT_S if is_starving(accounts) else 1.0)
 
     def _top_up(self, now: float, opening: TaskRead | None = None) -> None:
         with self._inbox.lock:
-            grown = top_up(
-                [hold.account for hold in self._task_reads.values()], self._options.max_outstanding_requests, now
-            )
+            grown = top_up(self._accounts(), self._options.max_outstanding_requests, now)
         for hold in self._task_reads.values():
             if hold is not opening and hold.account in grown and hold.connection is not None:
                 self._send_credit(hold)
@@ -556,7 +574,7 @@ class TaskTable:
             sink = self._sinks.pop(task_read.info.task_id, None)
             if sink is not None:
                 sink.current = False
-            task_read.account.reclaim_unused()
+            task_read.account.disconnect()
         reading, task_read.connection, task_read.consumed_cell = task_read.connection, None, None
         if reading is not None:
             reading.leave(task_read.account.received if keep else task_read.account.consumed)

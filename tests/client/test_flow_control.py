@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsnb.client.flow_control import IDLE_CREDIT_S, CreditAccount, choose_recall, top_up
+from dsnb.client.flow_control import IDLE_CREDIT_S, CreditAccount, choose_recalls, top_up
 
 STEP_S = 0.01
 ANSWER_S = 0.02
@@ -17,10 +17,15 @@ ANSWER_S = 0.02
 
 @dataclass
 class SimTask:
-    """A worker's side: `ready` elements from `begins_at` on, then the end."""
+    """A worker's side: `ready` elements from `begins_at` on, then the end.
+
+    At `returned_at`, when it has ended perhaps, it gets `returned` elements more: another client did not consume them.
+    """
 
     ready: int
     begins_at: float
+    returned: int = 0
+    returned_at: float = 0.0
     account: CreditAccount = field(default_factory=CreditAccount)
     sent: int = 0
     granted: int = 0
@@ -28,6 +33,8 @@ class SimTask:
 
     def work(self, now: float) -> int:
         """Send what may be sent; returns how much."""
+        if now >= self.returned_at:
+            self.ready, self.returned = self.ready + self.returned, 0
         count = min(self.granted, self.ready) - self.sent if now >= self.begins_at else 0
         self.sent += count
         return count
@@ -39,7 +46,7 @@ class SimTask:
 class Reader:
     """A reader of several tasks that consumes `pace` elements a step."""
 
-    def __init__(self, tasks: list[SimTask], limit: int | None, pace: int) -> None:
+    def __init__(self, tasks: list[SimTask], limit: int, pace: int) -> None:
         self.tasks = tasks
         self.limit = limit
         self.pace = pace
@@ -57,9 +64,9 @@ class Reader:
         for task in self.tasks:
             if not task.account.recalling:
                 task.granted = max(task.granted, task.account.granted)
-        recalled = choose_recall([task.account for task in self.tasks], self.now)
+        recalled = choose_recalls([task.account for task in self.tasks], self.limit, self.now)
         for task in self.tasks:
-            if task.account is recalled:
+            if task.account in recalled:
                 task.account.recalling = True
                 task.answer_at = self.now + ANSWER_S
 
@@ -81,34 +88,37 @@ class Reader:
 
     @property
     def promised(self) -> int:
-        """What the workers may send, by what they were told."""
-        return sum(max(0, task.granted - task.account.dequeued) for task in self.tasks if not task.account.ended)
+        """What the workers may send, by what they were told, and what is buffered."""
+        return sum(max(task.granted, task.sent) - task.account.dequeued for task in self.tasks)
 
     @property
     def over(self) -> bool:
-        return not self.buffer and all(task.account.ended for task in self.tasks)
+        return not self.buffer and all(task.account.ended and not task.returned for task in self.tasks)
 
 
 @settings(max_examples=150, derandomize=True)
 @given(
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6),
     begin=st.lists(st.integers(0, 60), min_size=6, max_size=6),
+    returned=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), min_size=6, max_size=6),
     limit=st.integers(1, 9),
     pace=st.integers(1, 5),
 )
 def test_the_limit_is_never_exceeded_and_each_task_comes_to_its_end(
-    sizes: list[int], begin: list[int], limit: int, pace: int
+    sizes: list[int], begin: list[int], returned: list[tuple[int, int]], limit: int, pace: int
 ) -> None:
-    reader = Reader([SimTask(size, at * STEP_S) for size, at in zip(sizes, begin, strict=False)], limit, pace)
+    tasks = [
+        SimTask(size, at * STEP_S, back, back_at * STEP_S)
+        for size, at, (back, back_at) in zip(sizes, begin, returned, strict=False)
+    ]
+    reader = Reader(tasks, limit, pace)
     for _ in range(3000):
         reader.step()
         assert reader.outstanding <= limit
-        assert (
-            sum(max(0, task.granted - task.account.dequeued) for task in reader.tasks if not task.account.ended)
-            <= limit
-        )
+        assert reader.promised <= limit
         if reader.over:
             break
+    assert reader.over
     assert [task.account.dequeued for task in reader.tasks] == [task.ready for task in reader.tasks]
 
 
@@ -137,19 +147,57 @@ def test_with_fewer_credits_than_tasks_the_one_that_waited_longest_is_first() ->
     assert top_up(accounts, 2, 5.0) == [accounts[1], accounts[2]]
 
 
-def test_what_an_ended_task_delivered_counts_until_it_is_consumed_and_its_unused_credit_does_not() -> None:
-    ended = CreditAccount(granted=10, received=4, dequeued=1, ended=True)
-    assert (ended.outstanding, ended.unused) == (3, 0)
-    other = CreditAccount()
-    top_up([ended, other], 10, 0.0)
-    assert other.granted == 7
+def test_the_unused_credit_of_an_ended_task_counts_until_it_is_recalled() -> None:
+    ended, other = CreditAccount(granted=10, received=4, dequeued=1, ended=True), CreditAccount()
+    assert (ended.outstanding, ended.unused) == (9, 6)
+    assert top_up([ended, other], 10, 0.0) == [other]
+    assert other.granted == 1
+    assert choose_recalls([ended, other], 10, 0.0) == [ended]
+    ended.granted = 4
+    other.received = other.dequeued = 1
+    assert top_up([ended, other], 10, 0.0) == [other]
+    assert (ended.outstanding, other.outstanding) == (3, 7)
 
 
-def test_once_all_tasks_have_ended_each_gets_credit_for_elements_that_another_client_returns() -> None:
-    used_up, unused = (CreditAccount(granted=n, received=4, dequeued=4, ended=True) for n in (4, 9))
+def test_an_ended_task_keeps_credit_for_an_element_that_another_client_returns() -> None:
+    ended, other = CreditAccount(granted=5, received=4, dequeued=4, ended=True), CreditAccount()
+    assert top_up([ended, other], 10, 0.0) == [other]
+    assert (ended.unused, other.granted) == (1, 9)
+    assert choose_recalls([ended, other], 10, 100.0) == []
+
+
+def test_an_ended_task_keeps_no_credit_that_an_open_one_needs() -> None:
+    ended, other = CreditAccount(granted=1, ended=True), CreditAccount()
+    assert top_up([ended, other], 1, 0.0) == []
+    assert choose_recalls([ended, other], 1, 0.0) == [ended]
+
+
+def test_once_all_tasks_have_ended_they_share_the_credit_for_elements_that_another_client_returns() -> None:
+    used_up, unused = (CreditAccount(granted=n, received=4, dequeued=4, ended=True) for n in (4, 6))
     assert top_up([used_up, unused], 4, 0.0) == [used_up]
-    assert (used_up.granted, unused.granted) == (6, 9)
+    assert (used_up.granted, unused.granted) == (6, 6)
     assert top_up([used_up, unused], 4, 0.0) == []
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_ended_tasks_that_are_opened_again_have_no_more_credit_than_there_is(limit: int) -> None:
+    accounts = [CreditAccount(ended=True) for _ in range(3)]
+    top_up(accounts, limit, 0.0)
+    for account in accounts:
+        account.ended = False
+    assert sum(account.outstanding for account in accounts) == limit
+
+
+def test_credit_rotates_among_ended_tasks_if_it_is_scarce() -> None:
+    """Any of them may be the one that has got an element back."""
+    accounts = [CreditAccount(granted=1, ended=True), CreditAccount(ended=True)]
+    assert choose_recalls(accounts, 1, IDLE_CREDIT_S) == [accounts[0]]
+
+
+def test_a_task_that_is_not_connected_gets_no_credit() -> None:
+    waits, other = CreditAccount(disconnected=True), CreditAccount()
+    assert top_up([waits, other], 1, 0.0) == [other]
+    assert choose_recalls([waits, other], 1, 100.0) == []
 
 
 def test_credit_that_is_being_recalled_is_not_raised_and_still_counts() -> None:
@@ -170,7 +218,7 @@ def test_without_a_limit_credit_never_runs_out() -> None:
 
 def test_no_task_is_no_trouble() -> None:
     assert top_up([], 5, 0.0) == []
-    assert choose_recall([], 0.0) is None
+    assert choose_recalls([], 5, 0.0) == []
 
 
 # ---- recalls
@@ -178,13 +226,13 @@ def test_no_task_is_no_trouble() -> None:
 
 def test_credit_that_lies_unused_moves_to_a_task_that_has_none() -> None:
     idle, hungry = CreditAccount(granted=1), CreditAccount()
-    assert choose_recall([idle, hungry], IDLE_CREDIT_S - 0.001) is None
-    assert choose_recall([idle, hungry], IDLE_CREDIT_S) is idle
+    assert choose_recalls([idle, hungry], 1, IDLE_CREDIT_S - 0.001) == []
+    assert choose_recalls([idle, hungry], 1, IDLE_CREDIT_S) == [idle]
 
 
 def test_the_one_that_has_been_idle_longest_gives_first() -> None:
     accounts = [CreditAccount(granted=1, active_at=0.2), CreditAccount(granted=1, active_at=0.1), CreditAccount()]
-    assert choose_recall(accounts, 1.0) is accounts[1]
+    assert choose_recalls(accounts, 2, 1.0) == [accounts[1]]
 
 
 @pytest.mark.parametrize(
@@ -198,17 +246,16 @@ def test_the_one_that_has_been_idle_longest_gives_first() -> None:
     ids=["all have some", "what it had was used", "the other has ended", "one recall is on its way"],
 )
 def test_nothing_is_recalled_without_need(accounts: list[CreditAccount]) -> None:
-    assert choose_recall(accounts, 100.0) is None
+    assert choose_recalls(accounts, 2, 100.0) == []
 
 
 def test_a_task_whose_connection_broke_lets_its_credit_go_and_gets_none_until_it_is_open_again() -> None:
     broken, other = CreditAccount(granted=5, received=2, dequeued=1, recalling=True), CreditAccount()
-    broken.reclaim_unused()
-    broken.disconnected = True
+    broken.disconnect()
     assert (broken.outstanding, broken.unused, broken.recalling) == (1, 0, False)
     assert top_up([broken, other], 5, 0.0) == [other]
     assert other.granted == 4
-    assert choose_recall([broken, CreditAccount(granted=1)], 100.0) is None
+    assert choose_recalls([broken, CreditAccount(granted=1)], 5, 100.0) == []
     broken.disconnected = False
     other.received = other.dequeued = 4
     assert broken in top_up([broken, other], 5, 0.0)

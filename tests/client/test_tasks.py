@@ -47,6 +47,8 @@ class Worker:
         self.sinks: list[Sink] = []
         self.hangs = False
         self.refuses: Exception | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while a request is on its way."""
         local.offer(uid, self)
 
     def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReadHandle:
@@ -54,7 +56,9 @@ class Worker:
         self.sinks.append(sink)
         if self.refuses is not None:
             raise self.refuses
-        return HangingReading(self, self.task.open(request, sink, link_stats))
+        reading = HangingReading(self, self.task.open(request, sink, link_stats))
+        self.meanwhile()
+        return reading
 
     def stop(self) -> None:
         local.withdraw(self.uid)
@@ -458,6 +462,67 @@ def test_the_allowance_bounds_what_is_on_its_way_over_all_tasks(workers: list[Wo
 
     wait_for(look, what="all elements", every=0.001)
     assert most <= limit
+    client.tasks.close()
+
+
+def test_tasks_that_are_opened_again_at_the_end_get_no_more_credit_than_there_is(workers: list[Worker]) -> None:
+    client = Client(max_outstanding_requests=1)
+    client.tasks.set_tasks((workers[0].info(), workers[1].info()))
+    client.read(100)
+    wait_for(lambda: client.turn() or client.tasks.all_ended, what="the ends")
+    for worker in workers[:2]:
+        worker.task.fail_readers(UnavailableError("the connection broke"))
+    client.turn()
+    client.tasks.reopen_ended()
+    client.tasks.maintain(time.monotonic())
+    assert sum(worker.openings[-1].granted - worker.openings[-1].received for worker in workers[:2]) <= 1
+    assert client.tasks.outstanding <= 1
+    client.tasks.close()
+
+
+def test_what_is_buffered_of_a_task_that_is_gone_counts_until_it_is_consumed(workers: list[Worker]) -> None:
+    client = Client(max_outstanding_requests=5)
+    client.tasks.set_tasks((workers[0].info(),))
+    client.tasks.maintain(time.monotonic())
+    wait_for(lambda: len(buffered(client)) == 5, what="five elements")
+    client.tasks.set_tasks((workers[1].info(),))
+    client.tasks.maintain(time.monotonic())
+    assert workers[1].openings[-1].granted == 0
+    assert client.tasks.outstanding == 5
+    assert client.read(55) == [*range(5), *range(100, 150)]
+    client.tasks.close()
+
+
+def test_a_task_that_waits_for_a_worker_holds_no_credit_that_another_one_needs(workers: list[Worker]) -> None:
+    client = Client(max_outstanding_requests=1)
+    client.tasks.set_tasks((replace(workers[0].info(), unassigned=True, worker_uid=""), workers[1].info()))
+    assert client.read(50) == list(range(100, 150))
+    client.tasks.close()
+
+
+def test_credit_that_is_granted_while_a_task_is_being_opened_reaches_its_worker(workers: list[Worker]) -> None:
+    """The user's thread consumes and grants while another one follows the dispatcher's updates."""
+    client = Client(max_outstanding_requests=1)
+    client.tasks.set_tasks((workers[0].info(),))
+    client.tasks.maintain(time.monotonic())
+    wait_for(lambda: len(buffered(client)) == 1, what="an element")
+    workers[0].sinks[-1].fail(UnavailableError("the connection broke"))
+
+    def consume() -> None:
+        workers[0].meanwhile = lambda: None
+        [(hold, piece)] = client.inbox.slices
+        client.inbox.slices.clear()
+        client.got += [int(element) for element in piece.elements()]
+        client.tasks.mark_dequeued(hold, 1, piece.nbytes)
+        client.tasks.mark_consumed(hold, 1)
+        client.tasks.flush_acks(time.monotonic())
+
+    workers[0].meanwhile = consume
+    sink, error = client.inbox.failed.popleft()
+    client.tasks.handle_broken(sink, error)
+    [hold] = client.tasks.reads.values()
+    client.tasks.maintain(hold.retry_at)
+    assert client.read(50) == list(range(50))
     client.tasks.close()
 
 

@@ -63,8 +63,6 @@ class SimClient(Member):
         """Whether the dispatcher could not hear that it left."""
         self.rejoined = False
         """Whether it was counted as lost and returned."""
-        self.may_exceed_credit = False
-        """Whether a task delivered again after its end."""
         self.reads: dict[Connection, SimRead] = {}
         """The open reads of tasks."""
         self._inbox = Inbox(self.clock)
@@ -211,20 +209,12 @@ class SimClient(Member):
             self._wake()
 
     def validate(self) -> None:
-        """Check the credit: what is buffered and in flight never exceeds `max_outstanding_requests`.
-
-        There is one exception. A task that has ended may deliver again, elements that another client did not consume.
-        Its worker may use credit for them that this client has granted to another task meanwhile.
-        """
+        """Check the credit: what is granted, in flight and buffered never exceeds `max_outstanding_requests`."""
         limit = self.options.max_outstanding_requests
-        # A task that was reassigned has two reads for a moment, with one account.
-        reads = [read for read in self.reads.values() if read.sink.current]
-        accounts = list({id(read.sink.task_read): read.sink.task_read.account for read in reads}.values())
+        accounts = [task_read.account for task_read in self.tasks.reads.values()]
         assert all(account.consumed <= account.dequeued <= account.received for account in accounts)
         assert all(account.received <= account.granted for account in accounts), "elements came without credit"
-        if limit is not None:
-            outstanding = sum(account.outstanding for account in accounts)
-            assert outstanding <= limit or self.may_exceed_credit, "more credit than there is"
+        assert limit is None or self.tasks.outstanding <= limit, "more credit than there is"
 
     # ---- the user's thread
 
@@ -432,7 +422,6 @@ class SimRead(ReadHandle):
         """Handle a message of the worker."""
         match message:
             case FrameSlice():
-                self._client.may_exceed_credit |= self.sink.task_read.account.ended
                 self.sink.deliver(message)
             case ReadEnd():
                 self.sink.end()
