@@ -37,6 +37,7 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.channel import open_channel
+from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, Loss
 from dsnb.wire.methods import STATUS
@@ -155,14 +156,15 @@ class CoordinatedStage(JobReader):
         service: Address and token of the service.
         dataset_id: Id of the registered dataset.
         options: The options of the read, with index and number of consumers.
+        origin: Where this client runs, for its reports.
     """
 
     closes_slowly = True
     source_key = ""
 
-    def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions) -> None:
+    def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions, origin: ClientOrigin) -> None:
         super().__init__("from the service")
-        self._options = options
+        self._options, self._origin = options, origin
         self._channel = open_channel(service.address, service.token)
         try:
             joined = join(self._channel, dataset_id, options)
@@ -415,4 +417,5 @@ class CoordinatedStage(JobReader):
             losses_received=self._losses_received,
             instance=self._instance,
             consumer=consumer,
+            origin=self._origin,
         )

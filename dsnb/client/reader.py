@@ -38,6 +38,7 @@ from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire import discovery
 from dsnb.wire.channel import ChannelCache, open_channel
+from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.messages import (
     ClientReport,
     ClientUpdate,
@@ -75,6 +76,7 @@ class ReadStage(JobReader):
         service: Address and token of the service.
         dataset_id: Id of the registered dataset.
         options: The checked arguments of `distribute`.
+        origin: Where this client runs, for its reports.
         iteration: Number of this pass over the dataset object. Clients with the same number read the same iteration of
             the job.
         source_key: Identifies the source, and its pass, within the local pipeline.
@@ -91,6 +93,7 @@ class ReadStage(JobReader):
         service: ServiceAddress,
         dataset_id: str,
         options: ReadOptions,
+        origin: ClientOrigin,
         iteration: int,
         source_key: str = "",
         start_position: StartPosition | None = None,
@@ -103,7 +106,7 @@ class ReadStage(JobReader):
         self._service, self._dataset_id = service, dataset_id
         self._connections = connections
         self.source_key = source_key
-        self._options = options
+        self._options, self._origin = options, origin
         self._skippable = start_position.skippable if start_position is not None else 0
         self._channel = open_channel(service.address, service.token)
         joined = self._join(iteration, start_position, unfinished=unfinished)
@@ -687,6 +690,7 @@ class ReadStage(JobReader):
             losses_received=self._losses_received,
             instance=self._instance,
             holdings=self._holdings() if leaving else self._tasks.fence(self._halted_tasks),
+            origin=self._origin,
         )
 
     def _holdings(self) -> tuple[TaskHolding, ...]:

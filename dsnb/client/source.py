@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dsnb.client.coordinated import CoordinatedStage
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
+from dsnb.client.origin import count_client, current_origin
 from dsnb.client.position import FinishedPassStage, decode_end, decode_position, encode_beginning
 from dsnb.client.reader import ReadStage
 from dsnb.client.service_stage import JobReader, ServiceStage
@@ -21,6 +22,7 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, B
 from dsnb.pipeline.position import IterationCounter
 from dsnb.pipeline.splits import SplitProvider
 from dsnb.wire.channel import ChannelCache
+from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.stopped_services import refuse_stopped
 
 _PRESERVED_CARDINALITIES: Final[dict[ShardingPolicy, tuple[int, ...]]] = {
@@ -112,9 +114,10 @@ class FromService(Operation, frozen=True, kw_only=True):
     def build(self, context: BuildContext) -> Stage:
         """Build a stage that joins the job's next iteration on the first read, or resumes from a loaded position."""
         positions = context.source_positions
+        origin = current_origin()  # here, because joining may happen on another thread than the user's
         if positions is None:
             iteration = next(self.passes)
-            return ServiceStage(lambda: self._join(iteration, endless=context.endless))
+            return ServiceStage(lambda: self._join(origin, iteration, endless=context.endless))
         if self.options.num_consumers:
             positions.mark_unsupported(
                 "the consumers of a coordinated read move on together, round by round",
@@ -137,29 +140,34 @@ class FromService(Operation, frozen=True, kw_only=True):
         on_end = partial(positions.set_final, source_key) if len(context.iteration_path) > 1 else None
         iteration = next(self.passes)
         return ServiceStage(
-            lambda: self._join(iteration, source_key, start_position, on_end, endless=context.endless),
+            lambda: self._join(origin, iteration, source_key, start_position, on_end, endless=context.endless),
             source_key,
             state if state is not None else encode_beginning(iteration),
             start_position.skippable if start_position is not None else 0,
         )
 
-    def _join(self, iteration: int, *position_args: Any, endless: bool) -> JobReader:
+    def _join(self, origin: ClientOrigin, iteration: int, *position_args: Any, endless: bool) -> JobReader:
         """Join an iteration of the job; with `endless`, the first unfinished one from `iteration` on."""
         refuse_stopped(self.service.address)
+        origin = count_client(origin)
         try:
-            return self._reader(self.dataset_id, iteration, *position_args, endless=endless)
+            return self._reader(self.dataset_id, origin, iteration, *position_args, endless=endless)
         except NotFoundError:
             if self.register_again is None:
                 raise
-            return self._reader(self.register_again(), iteration, *position_args, endless=endless)
+            return self._reader(self.register_again(), origin, iteration, *position_args, endless=endless)
 
-    def _reader(self, dataset_id: str, iteration: int, *position_args: Any, endless: bool) -> JobReader:
+    def _reader(
+        self, dataset_id: str, origin: ClientOrigin, iteration: int, *position_args: Any, endless: bool
+    ) -> JobReader:
         if self.options.num_consumers:
-            return CoordinatedStage(self.service, dataset_id, self.options)
+            return CoordinatedStage(self.service, dataset_id, self.options, origin)
         # Keep connections from the second pass on: most datasets are read once, and should leave none open.
         again = self.connections if iteration else None
         reader = ReadStage(
-            self.service, dataset_id, self.options, iteration, *position_args, unfinished=endless, connections=again
+            *(self.service, dataset_id, self.options, origin, iteration, *position_args),
+            unfinished=endless,
+            connections=again,
         )
         if reader.iteration > iteration and not self.options.cached:
             self.passes.continue_after(reader.iteration)

@@ -82,12 +82,14 @@ def _chain(formatted: TracebackException, error: BaseException) -> Iterator[tupl
 
 def format_location(filename: str, line: int) -> str:
     """A line of a file as text; `cell 3 line 2` if it is a cell whose number this process knows."""
-    numbered = _IPYTHON_INPUT.match(filename)
-    number = int(numbered[1]) if numbered else _cell_number(filename)
+    number = cell_number(filename)
     return f"{filename}:{line}" if number is None else f"cell {number} line {line}"
 
 
-def _cell_number(filename: str) -> int | None:
+def cell_number(filename: str) -> int | None:
+    """The number of the cell with the code that IPython compiled under a file name; None if this process knows none."""
+    if numbered := _IPYTHON_INPUT.match(filename):
+        return int(numbered[1])
     # ipykernel names cells by a hash; only the shell that ran them knows their numbers. IPython is never imported here:
     # if it is not imported yet, this process is no kernel.
     if not _KERNEL_FILE.search(filename):
@@ -122,7 +124,7 @@ def _format_line(line: str, following: list[str]) -> Iterator[str]:
     if frame is None:
         yield line
         return
-    number = _cell_number(frame["file"])
+    number = cell_number(frame["file"])
     yield line if number is None else f"{frame['indent']}Cell In[{number}], line {frame['line']}{frame['where']}"
     deeper = frame["indent"] + "  "
     if not (following and following[0].startswith(deeper)):

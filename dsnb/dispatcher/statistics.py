@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
+from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.messages import ClientReport, TaskReport, WorkerReport
 from dsnb.wire.stage_report import StageReport
 
@@ -31,6 +32,8 @@ class TrainerTotals(msgspec.Struct):
     misses: int = 0
     skipped: int = 0
     spilled: int = 0
+    origin: ClientOrigin | None = None
+    """Where its last client ran."""
 
     def add_client(self, report: ClientReport) -> None:
         self.elements += report.elements
@@ -39,6 +42,7 @@ class TrainerTotals(msgspec.Struct):
         self.convert_ns += report.convert_ns
         self.active_ns += report.active_ns
         self.lost += report.lost
+        self.origin = report.origin or self.origin
 
 
 class ArchivedTotals(msgspec.Struct, frozen=True):
@@ -86,6 +90,11 @@ class JobTotals(msgspec.Struct):
         new = [t.trainer_id for t in task.trainers if t.skipped and t.trainer_id not in self.skipping_trainers]
         self.skipping_trainers.update(new)
         return new
+
+    def origins(self) -> Iterator[ClientOrigin]:
+        """Where the clients run, and where the last clients of the trainers ran."""
+        known = [*(report.origin for _, report in self.clients.values()), *(t.origin for t in self.trainers.values())]
+        return (origin for origin in known if origin is not None)
 
     def trainer(self, trainer_id: str) -> TrainerTotals:
         return self.trainers.setdefault(trainer_id, TrainerTotals())

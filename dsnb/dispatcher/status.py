@@ -56,6 +56,7 @@ def snapshot(
     freed = _jobs_without_iterations(core, statistics)
     shown = {job.name for job in freed[-JOBS_KEPT:]}
     jobs = [job for job in core.state.jobs.values() if job.iterations or job.name in shown]
+    one_host = _is_on_one_host(statistics, jobs)
     return Snapshot(
         version=VERSION,
         seq=seq,
@@ -74,13 +75,19 @@ def snapshot(
             )
             for worker in workers
         ),
-        jobs=tuple(_job(core, job, statistics.job(job.name), split_history) for job in jobs),
+        jobs=tuple(_job(core, job, statistics.job(job.name), split_history, one_host=one_host) for job in jobs),
         events=tuple(events),
         scalable=worker_pool is not None,
         autoscale=autoscale,
         older=_older(core, statistics, freed[:-JOBS_KEPT]),
         hosts=_hosts(statistics.workers[worker.uid] for worker in workers if worker.uid in statistics.workers),
     )
+
+
+def _is_on_one_host(statistics: Statistics, jobs: Iterable[Job]) -> bool:
+    """Whether all workers and clients are on one host, so that its name tells nothing."""
+    of_clients = {origin.host for job in jobs for origin in statistics.job(job.name).origins()}
+    return len(of_clients | {report.host for report in statistics.workers.values()}) < 2
 
 
 def _hosts(reports: Iterable[WorkerReport]) -> tuple[HostStatus, ...]:
@@ -138,10 +145,10 @@ def _worker(
     )
 
 
-def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | None) -> JobStatus:
+def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | None, *, one_host: bool) -> JobStatus:
     newest = job.iterations[max(job.iterations)] if job.iterations else Iteration(max(0, job.newest))
     by_trainer = _reports_by_trainer(totals)
-    trainers = tuple(_trainer(core, job, totals, name, by_trainer) for name in totals.trainer_ids())
+    trainers = tuple(_trainer(core, job, totals, name, by_trainer, one_host=one_host) for name in totals.trainer_ids())
     return JobStatus(
         name=job.name,
         anonymous=job.anonymous,
@@ -193,7 +200,13 @@ def _reports_by_trainer(totals: JobTotals) -> dict[str | None, _TrainerReports]:
 
 
 def _trainer(
-    core: Core, job: Job, totals: JobTotals, trainer_id: str, by_trainer: Mapping[str | None, _TrainerReports]
+    core: Core,
+    job: Job,
+    totals: JobTotals,
+    trainer_id: str,
+    by_trainer: Mapping[str | None, _TrainerReports],
+    *,
+    one_host: bool,
 ) -> TrainerStatus:
     past = totals.trainers.get(trainer_id, TrainerTotals())
     reports = [report for name, report in totals.clients.values() if name == trainer_id]
@@ -202,6 +215,7 @@ def _trainer(
     reported_id = trainer_id if job.cached or job.num_consumers else "" if len(totals.clients) == 1 else None
     here = by_trainer.get(reported_id, [])
     counted = [trainer for _, trainer in here] if job.cached else []
+    origin = next((r.origin for r in reversed(reports) if r.origin is not None), past.origin)
     return TrainerStatus(
         trainer_id=trainer_id,
         clients=len(reports),
@@ -219,6 +233,7 @@ def _trainer(
         decode_ns=past.decode_ns + sum(r.decode_ns for r in reports),
         convert_ns=past.convert_ns + sum(r.convert_ns for r in reports),
         evicted_by=totals.evictions.get(trainer_id, ""),
+        origin=replace(origin, host="") if origin is not None and one_host else origin,
         active_ns=past.active_ns + sum(r.active_ns for r in reports),
         cursors=tuple(
             CursorStatus(

@@ -79,7 +79,3 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         """Elements per second that the readers could consume: the fastest one if they share elements, else the sum."""
         demands = [self.trainer_rates(trainer).demand or 0.0 for trainer in self.job.trainers]
         return max(demands, default=0.0) if self.job.cached else sum(demands)
-
-
-def reader_label(evidence: Evidence, trainer: TrainerStatus) -> str:
-    return f"{'trainer' if evidence.job.cached else 'client'} {trainer.trainer_id!r}"

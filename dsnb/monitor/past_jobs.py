@@ -9,6 +9,7 @@ Pure: no clock, no service.
 from __future__ import annotations
 
 from dsnb.monitor.formatting import format_duration, format_share, wait_level
+from dsnb.monitor.readers import reader_label
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 
 _MIN_ACTIVE_NS = 1_000_000_000
@@ -28,9 +29,8 @@ def past_verdict_parts(job: JobStatus, reader: TrainerStatus) -> tuple[str, str,
     level = wait_level(_wait_share(reader))
     was = {"good": "was not input-bound", "warn": "was slightly input-bound", "bad": "was input-bound"}[level]
     text = (
-        f"Job {job.name!r} is not read any more. It {was}: {'trainer' if job.cached else 'client'} "
-        f"{reader.trainer_id!r} waited {format_share(_wait_share(reader))} of its "
-        f"{format_duration(reader.active_ns / 1e9)}."
+        f"Job {job.name!r} is not read any more. It {was}: {reader_label(job, reader)} waited "
+        f"{format_share(_wait_share(reader))} of its {format_duration(reader.active_ns / 1e9)}."
     )
     if level == "good":
         return level, text, ""

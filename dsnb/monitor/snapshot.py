@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import fields
 
 from dsnb.arguments import checked, text
+from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity
 from dsnb.wire.host_use import HostUse
 from dsnb.wire.job_names import qualified_job_name
@@ -81,6 +82,7 @@ class TrainerStatus(StatusRecord, CacheCounters, frozen=True, kw_only=True):
         rate: Elements per second that it consumes at present.
         eviction_in_s: Seconds until it misses elements, at the present rates; 0 if it will miss none.
         evicted_by: Who evicted it, if nothing has begun to read under this id since; empty if nobody did.
+        origin: Where its newest client reads: cell, process and host; None until it has reported.
     """
 
     trainer_id: str
@@ -97,6 +99,7 @@ class TrainerStatus(StatusRecord, CacheCounters, frozen=True, kw_only=True):
     decode_ns: int = 0
     convert_ns: int = 0
     evicted_by: str = ""
+    origin: ClientOrigin | None = None
 
     @property
     def lag(self) -> int:

@@ -23,6 +23,7 @@ from dsnb.monitor.formatting import (
     wait_level,
 )
 from dsnb.monitor.rates import JobRates, Rates, TrainerRates, WorkerRates, trainer_rates
+from dsnb.monitor.readers import has_name, reader_label, reader_name
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus, WorkerStatus
 
 _STALE_REPORT_S = 5.0
@@ -199,7 +200,7 @@ def trainer_table(job: JobStatus, fields: Iterable[str], rates: Rates | None = N
         )
         for trainer in listed_trainers(job)
     }
-    return _table(TRAINER if job.cached else TRAINER | _CLIENT, fields, rows)
+    return _table(TRAINER | _reader_column(job), fields, rows)
 
 
 def _share(now: float | None, ns: int, trainer: TrainerStatus, *, judged: bool = False) -> Cell:
@@ -243,6 +244,11 @@ def _skipped(row: _TrainerRow) -> Cell:
 def _trainer_name(row: _TrainerRow) -> Cell:
     name, by = row.trainer.trainer_id, row.trainer.evicted_by
     return Cell(text=f"{name} (evicted)" if by else name, value=name, title=f"evicted by {by}" if by else None)
+
+
+def _client(row: _TrainerRow) -> Cell:
+    label = reader_label(row.job, row.trainer)
+    return Cell(text=reader_name(row.job, row.trainer), value=row.trainer.trainer_id, title=label)
 
 
 def _skipped_and_lost(row: _TrainerRow) -> Cell:
@@ -365,7 +371,16 @@ TRAINER = _by_field(
     (Column(field="position", title="position in the window", numeric=False), _position),
 ) | {"skipped_and_lost": (_SKIPPED, _skipped_and_lost)}
 """The columns of trainers, by field; `skipped_and_lost` has both counts in one column."""
-_CLIENT = _by_field(_text("trainer", "client", lambda row: row.trainer.trainer_id, "the client's id"))
+
+
+def _reader_column(job: JobStatus) -> dict[str, _Declared]:
+    """The column "trainer" under the name that the job's readers have."""
+    if job.cached:
+        return {}
+    if has_name(job):
+        return _by_field(_text("trainer", "consumer", lambda row: row.trainer.trainer_id))
+    column = Column(field="trainer", title="client", meaning="the cell, process or host that reads", numeric=False)
+    return _by_field((column, _client))
 
 
 # ---- layouts

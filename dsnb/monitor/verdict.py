@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.monitor.causes import CAUSES, SATURATED_SHARE, Cause, convert_bound, decode_bound
-from dsnb.monitor.evidence import Evidence, reader_label
+from dsnb.monitor.evidence import Evidence
 from dsnb.monitor.formatting import (
     format_bytes,
     format_count,
@@ -33,6 +33,7 @@ from dsnb.monitor.formatting import (
 )
 from dsnb.monitor.past_jobs import past_verdict_parts, waited_most
 from dsnb.monitor.rates import rates, same_run
+from dsnb.monitor.readers import reader_label
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
 
 MIN_SPAN_S = 1.0
@@ -225,7 +226,7 @@ def _bottleneck_verdict(evidence: Evidence, level: str, condition: str, cause: C
         level=level,
         cause=cause.cause,
         job=evidence.job.name,
-        text=f"Job {evidence.job.name!r} {condition}: {reader_label(evidence, evidence.waiting_reader)} waits "
+        text=f"Job {evidence.job.name!r} {condition}: {reader_label(evidence.job, evidence.waiting_reader)} waits "
         f"{format_share(evidence.wait_share)} of its time. "
         f"{cause.text}",
         remedy=cause.remedy,
@@ -237,7 +238,7 @@ def _not_input_bound_verdict(evidence: Evidence) -> Verdict:
     assert evidence.waiting_reader is not None
     own = max((evidence.trainer_rates(trainer).own_loop_share or 0.0 for trainer in evidence.job.trainers), default=0.0)
     text = (
-        f"Job {evidence.job.name!r} is not input-bound: {reader_label(evidence, evidence.waiting_reader)} waits "
+        f"Job {evidence.job.name!r} is not input-bound: {reader_label(evidence.job, evidence.waiting_reader)} waits "
         f"{format_share(evidence.wait_share)} of its time"
     )
     loop = (

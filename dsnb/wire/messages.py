@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity
 from dsnb.wire.host_use import HostUse
 from dsnb.wire.link import LinkReport
@@ -208,6 +209,7 @@ class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
     consumer: ConsumerReport | None = None
     holdings: tuple[TaskHolding, ...] = ()
     convert_ns: int = 0
+    origin: ClientOrigin | None = None
 
 
 class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):

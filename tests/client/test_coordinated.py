@@ -7,6 +7,7 @@ import pytest
 import dsnb
 from dsnb.client.coordinated import CoordinatedStage
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
+from dsnb.client.origin import current_origin
 from dsnb.errors import CancelledError
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_for
@@ -16,7 +17,7 @@ def stage_of(cluster: Cluster) -> CoordinatedStage:
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(1 << 40).repeat())
     options = ReadOptions(mode=ShardingPolicy.OFF, job_name="job", trainer_id="consumer 0", num_consumers=1)
     address = ServiceAddress(address=cluster.address, token=cluster.dispatcher.token)
-    return CoordinatedStage(address, dataset_id, options)
+    return CoordinatedStage(address, dataset_id, options, current_origin())
 
 
 def test_a_consumer_that_was_closed_holds_no_elements() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import dsnb
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
+from dsnb.client.origin import current_origin
 from dsnb.client.reader import ReadStage
 from dsnb.dispatcher.service import Dispatcher
 from dsnb.errors import (
@@ -53,7 +54,7 @@ def stage_of(cluster: Cluster, dataset: dsnb.Dataset, repetition: int = 0, **cha
     dataset_id = dsnb.register_dataset(cluster.service, dataset)
     address = ServiceAddress(address=cluster.address, token=cluster.dispatcher.token)
     options = ReadOptions(**{"mode": ShardingPolicy.OFF, "job_name": "job", **changes})
-    return ReadStage(address, dataset_id, options, repetition)
+    return ReadStage(address, dataset_id, options, current_origin(), repetition)
 
 
 def pull(stage: ReadStage, count: int) -> list[int]:
@@ -374,7 +375,7 @@ def test_the_end_of_a_shared_out_pass_waits_for_a_dispatcher_that_is_started_aga
 def test_joining_in_vain_leaves_nothing_open(cluster: Cluster) -> None:
     address = ServiceAddress(address=cluster.address, token=cluster.dispatcher.token)
     with pytest.raises(NotFoundError, match="Dataset id nowhere not found"):
-        ReadStage(address, "nowhere", ReadOptions(mode=ShardingPolicy.OFF), 0)
+        ReadStage(address, "nowhere", ReadOptions(mode=ShardingPolicy.OFF), current_origin(), 0)
 
 
 @pytest.mark.slow

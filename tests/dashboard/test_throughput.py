@@ -83,3 +83,9 @@ def test_a_page_that_stays_open_holds_no_more_than_the_ring() -> None:
             chart.update(view(history, feed.health(), Selection()), feed.since, feed.now())
             assert len(history) <= MAX_SAMPLES
             assert {len(column) for column in chart.source.data.values()} == {min(seq - 1, MAX_SAMPLES)}
+
+
+def test_times_that_would_run_into_one_another_are_left_out(chart: Any) -> None:
+    from bokeh.models import NoOverlap
+
+    assert isinstance(chart.Chart().figure.xaxis[0].major_label_policy, NoOverlap)

@@ -8,6 +8,7 @@ from typing import Any
 from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
 from dsnb.monitor.snapshot import EventStatus, JobStatus, Snapshot, SplitStatus
+from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.host_use import GpuStatus, HostUse
 from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
@@ -225,3 +226,20 @@ def test_each_shard_is_told_with_what_became_of_it() -> None:
     service.close(client)
     service.tick()
     assert [row.state for row in job_of(service).shards] == ["ended", "ended", "ended", "never begun"]
+
+
+def test_hosts_of_clients_are_told_only_if_there_are_several() -> None:
+    service, ledger = Service(), Statistics()
+    service.add_worker("w")
+    dataset = service.register(20)
+    ledger.worker_reported(WorkerReport(uid="w", host="laptop"))
+    for host, told in (("laptop", [""]), ("server", ["laptop", "server"])):
+        client = service.join(dataset, "train")
+        ledger.client_joined(client.client_id, "train", "")
+        origin = ClientOrigin(cell=3, pid=4711, host=host)
+        ledger.client_reported(ClientReport(client_id=client.client_id, origin=origin), "train")
+        origins = [one.origin for one in job_of(service, ledger).trainers]
+        assert [one.host for one in origins if one] == told
+    ledger.retain_only({"train"}, set())
+    left = sorted(one.origin.host for one in job_of(service, ledger).trainers if one.origin)
+    assert left == ["laptop", "server"], "those of clients that left are kept"

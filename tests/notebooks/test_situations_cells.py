@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -191,3 +192,21 @@ def test_a_thousand_iterators_are_dropped_half_read(kernel: Kernel) -> None:
     wait = "service.wait_until(lambda s: not any(job.clients for job in s.jobs)); print(service.workers)"
     assert kernel.run(wait) == "2\n"
     kernel.run(HEALTHY)
+
+
+@pytest.mark.slow
+def test_a_reader_is_called_by_the_cell_that_reads(kernel: Kernel) -> None:
+    kernel.run("service = dsnb.start(workers=1)")
+    kernel.run("def read(data):\n    elements = iter(data)\n    next(elements)\n    return elements")
+    cell = kernel.begin(
+        "shared = dsnb.distribute('parallel_epochs', service, job_name='train')\n"
+        "elements = read(dsnb.Dataset.range(10**9).apply(shared))"
+    ).wait()
+    shown = kernel.run("print(service.status().job('train'))")
+    assert re.search(rf"^  client .*\n  cell {cell.number} ", shown, re.MULTILINE), shown
+    reading = "stop = threading.Event()\nthread = threading.Thread(target=lambda: [stop.wait(0.01) or next(elements) "
+    loop = kernel.begin(f"import threading\n{reading}for _ in iter(stop.is_set, True)])\nthread.start()").wait()
+    assert not loop.error
+    told = kernel.run("print(service.explain(1.5)[0])")
+    assert f"the client in cell {cell.number} of process {kernel.pid} waits" in told
+    kernel.run("stop.set(); thread.join(); elements.close()")

@@ -127,7 +127,8 @@ def test_a_reader_that_is_itself_slow_is_told_that_the_input_is_no_matter() -> N
     with Cluster(workers=1) as cluster, reading(dsnb.Dataset.range(100), cluster.service, napping(0.05)) as got:
         told = the_worst(explained(cluster.service, got), "good", "none")
         assert re.search(
-            r"not input-bound: client '\d+' waits .* and spends (9\d|100) % in its own loop, at \d+", told.text
+            r"not input-bound: the client in process \d+ waits .* and spends (9\d|100) % in its own loop, at \d+",
+            told.text,
         )
         assert told.remedy == "More workers would not help."
 
@@ -145,7 +146,7 @@ def test_a_slow_function_is_named_with_what_it_costs() -> None:
     with Cluster(workers=1) as cluster, reading(data, cluster.service) as got:
         told = the_worst(explained(cluster.service, got), "bad", "operation")
         assert told.subject.startswith("map(work")
-        assert re.search(r"is input-bound: client '\d+' waits (9\d|100) % of its time", told.text)
+        assert re.search(r"is input-bound: the client in process \d+ waits (9\d|100) % of its time", told.text)
         assert re.search(r"takes [89]\d % of the work of 1 worker: \d+(\.\d)? ms for each element", told.text)
         assert "num_parallel_calls" in told.remedy
 
@@ -383,7 +384,7 @@ def test_after_the_end_of_a_run_it_is_explained_as_in_its_report(tmp_path: Path,
         service.wait_until(lambda now: not now.jobs[0].clients)
         (told,) = service.explain(1.0)
         assert (told.level, told.cause) == ("bad", "operation" if recorded else "ended"), told
-        assert re.search(r"input-bound: client '\d+' waite?[sd] \d+ % of its", told.text)
+        assert re.search(r"input-bound: the client in process \d+ waite?[sd] \d+ % of its", told.text)
         assert re.search(r"map\(\S+\) (takes|took) \d+ % of the work", told.text)
         page = Path(service.report(tmp_path / "run.html")).read_text(encoding="utf-8")
         assert escape(told.text.partition(" map(")[0]) in page  # the worker may still fill its buffer

@@ -39,12 +39,13 @@ class Cell:
         stderr: What it printed as errors so far, warnings among them.
         error: The exception that ended it, as in "KeyboardInterrupt: "; empty if none did.
         traceback: What the notebook shows of it, without colours.
+        number: The number that the notebook shows beside it; 0 until it begins.
         ended: Whether it is over.
     """
 
     def __init__(self, client: BlockingKernelClient, code: str) -> None:
         self.stdout = self.stderr = self.error = self.traceback = ""
-        self.ended = False
+        self.number, self.ended = 0, False
         self._client = client
         self._id = client.execute(code)
 
@@ -70,6 +71,8 @@ class Cell:
         elif kind == "error":
             self.error = f"{content['ename']}: {content['evalue']}"
             self.traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(content["traceback"]))
+        elif kind == "execute_input":
+            self.number = content["execution_count"]
         elif kind == "status":
             self.ended = content["execution_state"] == "idle"
 

@@ -10,6 +10,7 @@ from dsnb.dashboard.markup import Html, join, number, tag
 from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import BAD_WAIT_SHARE, format_bytes, format_count, format_share, plural, wait_level
 from dsnb.monitor.rates import demand_text, trainer_rates
+from dsnb.monitor.readers import has_name, reader_label
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 
 MEANINGS = {
@@ -144,7 +145,8 @@ def _waiting_card(view: View, job: JobStatus) -> AnswerCard:
     trainer, wait = worst
     verdict = {"good": "not input-bound", "warn": "slightly input-bound", "bad": "input-bound"}
     big = join(number(format_share(wait), "worst-wait", round(wait, 3)), tag("span", " of its time", class_="unit"))
-    small = join(tag("b", trainer.trainer_id), f" waits most: {verdict[wait_level(wait)]}")
+    name = trainer.trainer_id if has_name(job) else reader_label(job, trainer)
+    small = join(tag("b", name), f" waits most: {verdict[wait_level(wait)]}")
     return AnswerCard(name="waiting", question="Who waits for data?", level=wait_level(wait), answer=big, detail=small)
 
 

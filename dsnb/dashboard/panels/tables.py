@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dsnb.dashboard.markup import Html, tag
+from dsnb.monitor.readers import has_name, reader_label, reader_name_parts
+from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 from dsnb.monitor.tables import Cell, Column, Row, Table
 
 TERMS = {
@@ -88,6 +90,15 @@ def name_markup(text: str, **attributes: object) -> Html:
     return tag(
         "b", tag("span", text[:-_NAME_TAIL_CHARS]), tag("span", text[-_NAME_TAIL_CHARS:]), class_="name", **there
     )
+
+
+def reader_markup(job: JobStatus, trainer: TrainerStatus) -> Html:
+    """A reader's name, or where it runs if it has none."""
+    if has_name(job):
+        return name_markup(trainer.trainer_id)
+    name, rest = reader_name_parts(job, trainer)
+    more = tag("span", rest, class_="unit") if rest else None
+    return tag("b", tag("span", name), " " if rest else None, more, class_="place", title=reader_label(job, trainer))
 
 
 def empty_message(text: str) -> Html:

@@ -18,6 +18,7 @@ from bokeh.models import (
     DatetimeTicker,
     DatetimeTickFormatter,
     HoverTool,
+    NoOverlap,
     NumeralTickFormatter,
     Range1d,
 )
@@ -210,4 +211,5 @@ def _style(plot: figure) -> None:
         axis.major_label_text_color = AXIS_COLOUR
         axis.major_label_text_font_size = "11px"
         axis.major_label_text_font = "Inter, Roboto, Arial, sans-serif"
+    plot.xaxis.major_label_policy = NoOverlap(min_distance=10)  # on a phone there is no room for each
     plot.xaxis.ticker, plot.yaxis.ticker = DatetimeTicker(desired_num_ticks=5), BasicTicker(desired_num_ticks=5)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dsnb.dashboard.markup import Html, join, tag
-from dsnb.dashboard.panels.tables import empty_message, heading, name_markup, table
+from dsnb.dashboard.panels.tables import empty_message, heading, reader_markup, table
 from dsnb.dashboard.view import View
-from dsnb.monitor.snapshot import TrainerStatus
+from dsnb.monitor.snapshot import JobStatus, TrainerStatus
 from dsnb.monitor.tables import trainer_table
 
 COLUMNS = {
@@ -34,15 +34,15 @@ def trainers(view: View) -> Html:
             "trainer",
             trainer_table(job, COLUMNS, view.known_rates),
             COLUMNS,
-            markup={"trainer": lambda cell: _name(known[cell.text if cell.value is None else str(cell.value)])},
+            markup={"trainer": lambda cell: _name(job, known[cell.text if cell.value is None else str(cell.value)])},
             row_classes=view.colour_class,
         ),
     )
 
 
-def _name(trainer: TrainerStatus) -> Html:
+def _name(job: JobStatus, trainer: TrainerStatus) -> Html:
     many = tag("span", f" ×{trainer.clients}", class_="unit") if trainer.clients > 1 else None
-    return tag("span", tag("i", class_="dot"), name_markup(trainer.trainer_id), many, _state(trainer), class_="who")
+    return tag("span", tag("i", class_="dot"), reader_markup(job, trainer), many, _state(trainer), class_="who")
 
 
 def _state(trainer: TrainerStatus) -> Html | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from dsnb.dashboard.feed import RateSample
 from dsnb.dashboard.markup import Html, join, number, tag
-from dsnb.dashboard.panels.tables import empty_message, heading, name_markup
+from dsnb.dashboard.panels.tables import empty_message, heading, reader_markup
 from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import BAD_WAIT_SHARE, format_share, wait_level
 from dsnb.monitor.rates import trainer_rates
@@ -123,7 +123,7 @@ def _row(view: View, job: JobStatus, trainer: TrainerStatus, wait_shares: Sequen
         wait_text = join(number(format_share(wait), "wait", round(wait, 3)), tag("span", " waiting", class_="unit"))
     return tag(
         "div",
-        tag("div", tag("i", class_="dot"), name_markup(trainer.trainer_id), class_="who"),
+        tag("div", tag("i", class_="dot"), reader_markup(job, trainer), class_="who"),
         _history_chart(view, job, trainer),
         _bar(time_shares(wait, rates.decode_share or 0.0, wait_shares, rates.convert_share or 0.0))
         if wait is not None

@@ -303,7 +303,7 @@ class JoinReply(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class ClientReport(_message.Message):
-    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns")
+    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns", "origin")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +317,7 @@ class ClientReport(_message.Message):
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     CONVERT_NS_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     elements: int
     wait_ns: int
@@ -330,7 +331,20 @@ class ClientReport(_message.Message):
     consumer: ConsumerReport
     holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
     convert_ns: int
-    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ..., convert_ns: _Optional[int] = ...) -> None: ...
+    origin: ClientOrigin
+    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ..., convert_ns: _Optional[int] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ...) -> None: ...
+
+class ClientOrigin(_message.Message):
+    __slots__ = ("cell", "pid", "host", "ordinal")
+    CELL_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    cell: int
+    pid: int
+    host: str
+    ordinal: int
+    def __init__(self, cell: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., ordinal: _Optional[int] = ...) -> None: ...
 
 class ConsumerReport(_message.Message):
     __slots__ = ("round", "begun", "halt", "held")
@@ -933,7 +947,7 @@ class CursorStatus(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ..., in_flight_ns: _Optional[int] = ...) -> None: ...
 
 class TrainerStatus(_message.Message):
-    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "cursors", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "decode_ns", "convert_ns", "evicted_by")
+    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "cursors", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "decode_ns", "convert_ns", "evicted_by", "origin")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -952,6 +966,7 @@ class TrainerStatus(_message.Message):
     DECODE_NS_FIELD_NUMBER: _ClassVar[int]
     CONVERT_NS_FIELD_NUMBER: _ClassVar[int]
     EVICTED_BY_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
     elements: int
@@ -970,7 +985,8 @@ class TrainerStatus(_message.Message):
     decode_ns: int
     convert_ns: int
     evicted_by: str
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CursorStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., decode_ns: _Optional[int] = ..., convert_ns: _Optional[int] = ..., evicted_by: _Optional[str] = ...) -> None: ...
+    origin: ClientOrigin
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CursorStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., decode_ns: _Optional[int] = ..., convert_ns: _Optional[int] = ..., evicted_by: _Optional[str] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "spill_bytes", "compression")
