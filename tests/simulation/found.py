@@ -107,23 +107,22 @@ FOUND = (
         "a late report of a worker that had lost its task counted elements as skipped that its successor sent",
         (Fault.PARTITION_WORKER,),
     ),
-)
-"""In the order in which they were found, with those of one commit together."""
-
-OPEN = (
     Found(
         4060,
-        (),
-        "the dispatcher reaches neither a worker nor one of its clients, and takes the worker's task away; another "
-        "client leaves the worker but keeps the elements that it holds; the worker sends those to the client that "
-        "still reads from it, and they come twice",
+        ("7a17112",),
+        "the dispatcher reached neither a worker nor one of its clients, and took the worker's task away; another "
+        "client left the worker but kept the elements that it held; the worker sent those to the client that still "
+        "read from it, and they came twice",
         draw=draw_long,
     ),
     Found(
         500490,
-        (),
-        "if `max_outstanding_requests` is smaller than the number of tasks, tasks that had ended and are opened again "
-        "are granted one element each, which is more in all",
+        ("aa81672",),
+        "`max_outstanding_requests` was smaller than the number of tasks; tasks that had ended and were opened again "
+        "were granted one element each, which was more in all",
     ),
 )
+"""In the order in which they were found, with those of one commit together."""
+
+OPEN: tuple[Found, ...] = ()
 """Schedules that still break a promise."""
