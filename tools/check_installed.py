@@ -24,6 +24,7 @@ def check_data() -> None:
     package = Path(dsnb.__file__).parent
     assert (package / "py.typed").exists()
     assert list(package.glob("demo/*.zip")), "the demo's images are missing"
+    assert (Path(sys.prefix) / "share/jupyter/notebook_templates/dsnb/dsnb.ipynb").exists(), "the template is missing"
     assert list(package.glob("wire/proto/*.proto")), "the .proto files are missing"
 
 

@@ -12,13 +12,27 @@ import sys
 from collections.abc import Sequence
 
 import dsnb
-from dsnb.cli import cache, certificate, dashboard, demo, dispatcher, doctor, jobs, report, status, top, worker
+from dsnb.cli import (
+    cache,
+    certificate,
+    dashboard,
+    demo,
+    dispatcher,
+    doctor,
+    jobs,
+    notebook,
+    report,
+    status,
+    top,
+    worker,
+)
 from dsnb.errors import DsnbError, InvalidArgumentError
 
 DESCRIPTION = "A data service for machine-learning input pipelines that begins in a notebook cell."
 EPILOG = """\
 to begin:
   dsnb demo                  two trainers share one preprocessing pass, with the dashboard open beside them
+  dsnb notebook              a notebook to begin with
 
 a service without a notebook, in two terminals (or `dsnb.start()` in a cell, which is both):
   dsnb dispatcher
@@ -79,6 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsnb {dsnb.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, dispatcher, worker, dashboard, status, top, report, jobs, cache, certificate, doctor):
+    of_services = demo, dispatcher, worker, dashboard, status, top, report, jobs
+    for module in (*of_services, notebook, cache, certificate, doctor):
         module.add_to(commands)
     return parser
