@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
+import socket
+import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 import pytest
 
 import dsnb
 from dsnb.errors import FailedPreconditionError
+from dsnb.worker.config import WorkerConfig
 from tests.engines import lost_kernels
 from tests.engines.scenarios import PACE_S, repeat_leaving
 from tests.faults.chaos import paced
@@ -34,15 +40,16 @@ def engine() -> Iterator[None]:
 
 
 @contextmanager
-def running_dask() -> Iterator[tuple[Any, Any]]:
-    """A Dask of this machine: a scheduler, and three workers in processes with nannies; its cluster and a client."""
+def running_dask(workers: int = 3) -> Iterator[tuple[Any, Any]]:
+    """A Dask of this machine: a scheduler, and workers in processes with nannies; its cluster and a client."""
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=3, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
-        client.wait_for_workers(3, timeout=READY_S)
+        if workers:
+            client.wait_for_workers(workers, timeout=READY_S)
         yield cluster, client
 
 
@@ -58,9 +65,9 @@ def read(service: dsnb.DataService, count: int = 1_000) -> Counter[int]:
     return Counter(int(x) for x in numbers)
 
 
-def servers() -> list[str]:
+def servers(client: Any = None) -> list[str]:
     """The plugins of dsnb in all Dask workers."""
-    found = _engine["client"].run(lambda dask_worker: [str(name) for name in dask_worker.plugins])
+    found = (client or _engine["client"]).run(lambda dask_worker: [str(name) for name in dask_worker.plugins])
     return [name for names in found.values() for name in names if name.startswith("dsnb-")]
 
 
@@ -193,6 +200,8 @@ def kernels_are_killed(plan: lost_kernels.Plan) -> None:
             lost = lost_kernels.LostKernel(kernel, plan, start, lambda: restore(plan.remaining), held)
             lost.work_and_be_killed()
             lost.nothing_is_held()
+            restore(plan.remaining + 1)
+            wait_for(lambda: registered(_engine["client"]) == [], what="the plugin to be taken away", timeout=30.0)
 
 
 def held(pids: set[int]) -> list[str]:
@@ -214,7 +223,70 @@ def held(pids: set[int]) -> list[str]:
     return [*(name for names in client.run(look).values() for name in names), *tasks, *lost]
 
 
-# The last one: the plugin of the killed kernel stays with the scheduler, and delays new Dask workers.
+def scenario_a_plugin_whose_dispatcher_is_gone_is_taken_away_by_the_first_dask_worker_that_gets_it() -> None:
+    with running_dask(workers=0) as (cluster, client):
+        client.register_plugin(plugin_of(free_port()))
+        cluster.scale(3)
+        client.wait_for_workers(3, timeout=READY_S)
+        began = time.monotonic()
+        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+        wait_for(lambda: registered(client) == [], what="the plugin to be taken away", timeout=8.0)
+        assert servers(client) == []
+        sys.stderr.write(f"taken away {time.monotonic() - began:.1f} s after the Dask workers joined\n")
+
+
+def scenario_a_dask_worker_that_closes_while_its_worker_starts_logs_no_traceback() -> None:
+    """The dispatcher takes connections and does not answer."""
+    from distributed import Client, LocalCluster
+
+    with socket.create_server(("127.0.0.1", 0)) as silent, logged("distributed.worker") as told:
+        silent.settimeout(READY_S)
+        with (
+            LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+            Client(cluster) as client,
+        ):
+            thread = threading.Thread(target=register, args=(client, plugin_of(silent.getsockname()[1])))
+            thread.start()
+            for _ in range(2):  # whether something listens, and the worker
+                silent.accept()[0].close()
+        thread.join(READY_S)
+    assert "Traceback" not in told.getvalue(), told.getvalue()
+
+
+def register(client: Any, plugin: Any) -> None:
+    with suppress(Exception):  # the cluster closes meanwhile
+        client.register_plugin(plugin)
+
+
+def plugin_of(port: int) -> Any:
+    from dsnb.launchers.dask_plugin import DsnbPlugin
+
+    address = f"127.0.0.1:{port}"
+    return DsnbPlugin(f"dsnb-{address}", WorkerConfig(dispatcher_address=address, isolation="process", token="t"))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def registered(client: Any) -> list[str]:
+    """The plugins of dsnb that the scheduler sends to new Dask workers."""
+    found: list[str] = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.worker_plugins))
+    return [name for name in found if name.startswith("dsnb-")]
+
+
+@contextmanager
+def logged(name: str) -> Iterator[io.StringIO]:
+    text = io.StringIO()
+    handler = logging.StreamHandler(text)
+    logging.getLogger(name).addHandler(handler)
+    try:
+        yield text
+    finally:
+        logging.getLogger(name).removeHandler(handler)
+
+
 def scenario_a_killed_kernel_leaves_no_worker_thread_port_or_task_in_the_cluster() -> None:
     kernels_are_killed(lost_kernels.SHORT)
 
