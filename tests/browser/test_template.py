@@ -30,7 +30,7 @@ def test_the_launcher_makes_a_notebook_of_the_template_that_runs(tab: Tab, tmp_p
         tab.wait("document.body.innerText.includes('(ipykernel) | Idle')", timeout=60)
         page.click("text=Run >> nth=0")
         page.click("text=Run All Cells")
-        tab.wait("document.querySelector('.jp-Notebook').innerText.includes('20,000 samples')", timeout=60)
+        tab.wait("document.querySelector('.jp-Notebook').innerText.includes('50,000 samples')", timeout=60)
         tab.wait("document.querySelector('.jp-Notebook').innerText.includes('Job \\'train\\'')", timeout=60)
         page.screenshot(path=artefacts / "template.png")
         page.goto("about:blank")

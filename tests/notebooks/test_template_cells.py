@@ -17,6 +17,6 @@ def test_its_cells_run_and_say_what_limited_the_training(kernel: Kernel, tmp_pat
     sources = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     cells = [kernel.begin(source).wait() for source in sources]
     assert [cell.error for cell in cells] == [""] * len(cells)
-    assert "20,000 samples" in cells[2].stdout
+    assert "50,000 samples" in cells[2].stdout
     assert "Job 'train'" in cells[3].stdout
     kernel.run("del images, labels, distributed")  # the last batch holds its memory
