@@ -207,10 +207,12 @@ class ServerConnection(Sink):
 
     @property
     def consumed(self) -> int | None:
-        return None if self._consumed_cell is None else int(self._consumed_cell[0])
+        cell = self._consumed_cell
+        return None if cell is None else int(cell[0])
 
     def close(self) -> None:
-        """Close the socket, and release all slabs that the reader holds."""
+        """Close the socket, and release the reader's page and all slabs that it holds."""
+        self._consumed_cell = None  # now: this object and its session refer to each other, so both live on for a while
         while self._descriptors:
             os.close(self._descriptors.pop())
         with self._lock:
