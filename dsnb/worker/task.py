@@ -261,12 +261,17 @@ class Task:
 
     def _pump_all(self) -> None:
         for session in list(self._sessions.values()):
-            self._pump(session)
+            if self._pump(session):
+                # Last in line next time: where elements come one by one, the first in line would get them all.
+                self._sessions[session.client] = self._sessions.pop(session.client)
 
-    def _pump(self, session: ReaderSession) -> None:
-        """Deliver what the reader's credit allows. Runs under the lock, so that slices stay in order."""
+    def _pump(self, session: ReaderSession) -> bool:
+        """Deliver what the reader's credit allows; returns whether that was something.
+
+        Runs under the lock, so that slices stay in order.
+        """
         if self._paused:
-            return
+            return False
         slices = self._log.take_all(session.client)
         for frame_slice in slices:
             self._sent_elements += frame_slice.count
@@ -276,6 +281,7 @@ class Task:
             session.end_sent = False  # elements requeued by another reader may follow an end that was already sent
             session.sink.deliver_all(slices)
         self._send_end(session)
+        return bool(slices)
 
     def _send_end(self, session: ReaderSession) -> None:
         if session.end_sent or not self._log.at_end(session.client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 
@@ -30,6 +31,30 @@ def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: in
         shares = run_in_threads([train] * readers, 60.0)
     assert Counter(number for share in shares for number in share) == Counter(range(count))
     assert min(map(len, shares)) >= count // (3 * readers), [len(share) for share in shares]
+
+
+@pytest.mark.parametrize("transfer", ["local", "grpc", "shared_memory"])
+def test_readers_that_wait_for_a_slow_pipeline_take_turns(transfer: str) -> None:
+    opened = threading.Barrier(3)
+
+    def prepare(number: int) -> int:
+        time.sleep(0.005)
+        return number
+
+    with Cluster(1) as cluster:
+        slow = dsnb.Dataset.range(90).map(prepare)
+        distribute = dsnb.distribute(
+            "distributed_epoch", cluster.service, job_name="train", data_transfer_protocol=transfer
+        )
+
+        def train() -> int:
+            with iter(slow.apply(distribute)).start() as elements:
+                opened.wait(30.0)
+                return sum(1 for _ in elements)
+
+        shares = run_in_threads([train] * 3, 60.0)
+    assert sum(shares) == 90
+    assert min(shares) >= 15, shares
 
 
 @pytest.mark.slow
