@@ -42,6 +42,8 @@ class TaskRead:
         self.max_bytes = min(share_bytes, INITIAL_MAX_BYTES)
         self.account = CreditAccount(disconnected=True)
         self.connection: ReadHandle | None = None
+        self.accepted = False
+        """Whether the worker has answered on the present connection."""
         self.transfer: Transfer | None = None
         """The transfer of the last connection; None before the first one."""
         self.shared_memory_refusal = ""
@@ -168,6 +170,11 @@ class TaskSink(Sink):
     def poller(self) -> Poller | None:
         """The reader's poller, if the reader's own thread reads the sockets."""
         return self._inbox.poller
+
+    def accepted(self) -> None:
+        with self._inbox.lock:
+            if self.current:
+                self.task_read.accepted = True
 
     def deliver(self, frame_slice: FrameSlice) -> None:
         self.deliver_all((frame_slice,))

@@ -547,8 +547,6 @@ class ReadStage(JobReader):
             self._tasks.flush_acks(now)  # at the end itself, leaving the tasks acknowledges everything
             due = min(due, self._confirm_at)
         self._check_alive(now)
-        # Checked again when the time is up, not after the next attempt to connect, which counts as a sign of life.
-        due = min(due, self._reachable_at + _UNREACHABLE_TIMEOUT_S)
         self._inbox.wait(max(0.001, due - now))
         return True
 

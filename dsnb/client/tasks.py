@@ -113,9 +113,15 @@ class TaskTable:
 
     @property
     def any_open(self) -> bool:
-        """Whether a task that has not ended is being read; if all have ended, whether any is still connected."""
+        """Whether a worker answered on a connection that stands: of a task that has not ended, unless all have.
+
+        An attempt to connect does not count, however long it lasts.
+        """
         ended = self.all_ended
-        return any(hold.connection is not None and hold.account.ended == ended for hold in self._task_reads.values())
+        return any(
+            hold.connection is not None and hold.accepted and hold.account.ended == ended
+            for hold in self._task_reads.values()
+        )
 
     @property
     def all_ended(self) -> bool:
@@ -306,7 +312,7 @@ class TaskTable:
         return min(due, self._move_credit(now))
 
     def _open(self, task_read: TaskRead, now: float) -> None:
-        task_read.account.disconnected = False
+        task_read.account.disconnected = task_read.accepted = False
         self._top_up(now, opening=task_read)
         sink = self._sinks[task_read.info.task_id] = task_read.sink()
         granted = task_read.account.granted

@@ -268,7 +268,7 @@ class _GrpcReadHandle(ReadHandle):
         self._requests: SimpleQueue[ReadRequest | None] = SimpleQueue()
         self._requests.put(request)
         try:
-            self._call = channel.stream(READ, _until_none(self._requests))
+            self._call = channel.stream(READ, _until_none(self._requests), on_proof=sink.accepted)
         except BaseException:
             channel.close()
             raise

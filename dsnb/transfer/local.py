@@ -28,6 +28,7 @@ class LocalEndpoint:
         self._worker = worker
 
     def open(self, request: ReadRequest, sink: Sink) -> ReadHandle:
+        sink.accepted()
         return self._worker.open(request, sink, LinkStats(transfer=LOCAL.name, reason=request.why))
 
 

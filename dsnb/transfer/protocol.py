@@ -119,6 +119,10 @@ class Sink(Protocol):
         """Do the slow part of delivering a whole frame in advance. Never called under a lock that others need."""
         del frame_slice
 
+    def accepted(self) -> None:
+        """Called when the worker has answered and proven who it is, before anything else."""
+        return
+
     def deliver(self, frame_slice: FrameSlice) -> None:
         """Accept one frame slice, without waiting for the reader."""
 

@@ -160,6 +160,7 @@ class Channel:
         timeout: float | None = None,
         *,
         wait: float = 2 * _HELLO_TIMEOUT_S,
+        on_proof: Callable[[], object] | None = None,
     ) -> Stream[Reply]:
         """Start a streaming call.
 
@@ -168,12 +169,14 @@ class Channel:
             requests: An iterator of requests, or the single request of a call that sends no stream.
             timeout: Seconds within which the call must end; None for no limit.
             wait: Seconds that the initial Hello may take if the server's identity is not known yet.
+            on_proof: Called before the first reply is returned, as soon as the server has taken the call and proven who
+                it is.
 
         Raises:
             UnavailableError: the server cannot be reached; the call is not retried.
         """
         known = self._identify(wait)
-        return Stream(self, method, requests, timeout, known)
+        return Stream(self, method, requests, timeout, known, on_proof)
 
     def replies(
         self, method: Method[Request, Reply], request: Request, timeout: float | None = None
@@ -431,12 +434,14 @@ class Stream(Generic[Reply]):
         requests: Any,
         timeout: float | None,
         identity: ServerIdentity,
+        on_proof: Callable[[], object] | None = None,
     ) -> None:
         streams = method.kind.startswith("stream")
         data = None if streams else _within_limit(encode(requests), method)
         self._channel = channel
         self._method = method
         self._identity = identity
+        self._on_proof = on_proof
         self._proof = channel.proof(identity, method, data)
         self._signer = None if method.bulk else self._proof.signer(to_server=False)
         self._settled = threading.Event()
@@ -484,6 +489,8 @@ class Stream(Generic[Reply]):
             self._channel.token = self._identity.token
             self._proven = True
             self._settled.set()
+            if self._on_proof is not None:
+                self._on_proof()
             return
         # Without a proof the call was probably refused: the reason is in the trailing metadata, at the end of the call.
         with suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):

@@ -332,6 +332,23 @@ def test_a_worker_that_is_gone_with_the_dispatcher_is_not_waited_for_behind_one_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("transfer", ["grpc", "shared_memory", "local"])
+def test_attempts_to_connect_are_no_sign_of_life(transfer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader tries once a second. With an attempt taken for an answer, it would try for ever."""
+    monkeypatch.setattr("dsnb.client.reader._UNREACHABLE_TIMEOUT_S", 3.0)
+    with Cluster(workers=2) as cluster:
+        stage = stage_of(cluster, dsnb.Dataset.range(5).repeat(), protocol=transfer)
+        pull(stage, 1)
+        for server in (cluster.dispatcher, *cluster.workers):
+            server.stop()
+        began = time.monotonic()
+        with pytest.raises(UnavailableError, match="has not answered for 3 seconds"):
+            pull(stage, 10**6)
+        assert time.monotonic() - began < 20.0
+        stage.close()
+
+
+@pytest.mark.slow
 def test_reading_goes_on_without_the_dispatcher(cluster: Cluster) -> None:
     stage = stage_of(cluster, dsnb.Dataset.range(20_000), max_outstanding_requests=10)
     pull(stage, 10)

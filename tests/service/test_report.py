@@ -37,7 +37,7 @@ def test_a_page_tells_of_the_whole_run_and_asks_nothing_of_a_network(tmp_path: P
     assert not re.search(r"https?://|<script|<link|url\(|@import", text)
     assert "&lt;train&gt;" in text
     assert "<train>" not in text
-    assert re.search(r"is input-bound: client .* waits \d+ % of its time", text)
+    assert re.search(r"is input-bound: the client in process \d+ waits \d+ % of its time", text)
     assert text.count("<polyline") == 2
     assert text.count("<rect") >= 2
     assert "worker w0 joined" in text

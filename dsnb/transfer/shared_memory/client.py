@@ -207,6 +207,7 @@ class _SharedMemoryReadHandle(ReadHandle):
             raise SharedMemoryRefused("what answers in this process's host does not prove that it is the worker")
         self._proven = True
         self._connection.mark_proven()
+        self._sink.accepted()
 
     def _slice_in_slab(self, header: MessageHeader, text: bytes) -> FrameSlice:
         """The frame slice that a SLAB message announces: the whole frame, or a part of it."""
