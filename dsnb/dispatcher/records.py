@@ -220,7 +220,7 @@ class ClientLeft(Stored, frozen=True, kw_only=True):
 
 
 class ClientFinished(Stored, frozen=True, kw_only=True):
-    """A client was told that it has reached the end of its iteration: nothing more can come to it.
+    """A client learned that its iteration is over: it receives nothing more.
 
     Attributes:
         client_id: The client.

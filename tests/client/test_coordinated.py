@@ -33,7 +33,7 @@ def test_a_consumer_whose_job_was_cancelled_asks_no_worker_any_more_though_it_is
         stage = stage_of(cluster)
         wait_for(lambda: len(stage.debug_state()["tasks"]) == 1, what="the task to be read")
         cluster.service.cancel("job")
-        wait_for(lambda: stage.debug_state()["tasks"] == [], what="the task to be let go of")
+        wait_for(lambda: stage.debug_state()["tasks"] == [], what="the task to be closed")
         with pytest.raises(CancelledError):
             stage.pull(1)
         stage.close()

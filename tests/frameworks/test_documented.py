@@ -1,4 +1,4 @@
-"""The examples of docs/pytorch.md run as they stand there, and do what the page says."""
+"""The examples of docs/pytorch.md run exactly as printed, and do what the page says."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ class SimWorker(Member):
         return not any(task.order.mode == "DYNAMIC" or not over for task in self.tasks.values())
 
     def leave(self) -> None:
-        """Hand everything back and stop, as a worker that is told to stop does."""
+        """Return all elements and stop, as a worker does that was asked to stop."""
         self.world.note(f"{self.name} leaves")
         gone = UnavailableError(f"the worker {self.name} was stopped")
         for task in self.tasks.values():

@@ -166,7 +166,7 @@ class Books:
             floor = self.window.tail if manner.on_lag not in {"wait", "spill"} else self.window.base
             newest = manner.start == "newest"
             begin = self.window.head if newest else floor
-            # It comes back to data that were whole when it was let in: what was evicted since counts as skipped.
+            # Nothing had been evicted when it joined: what was evicted since then counts as skipped.
             misses = self.whole and not newest and manner.on_lag in {"wait", "spill"}
             start = 0 if misses else begin
             self.trainers[trainer] = BookedTrainer(
@@ -389,7 +389,7 @@ class Books:
             assert not on_disk or held < on_disk[0].end, "the disk has what nobody needs"
 
     def _check_beginning(self) -> None:
-        """Of data that have an end all stays as long as a new trainer may be let in that wants them."""
+        """Nothing of finite data is evicted while a new trainer that wants all of it may still join."""
         assert not self.all_stays or self.window.base == 0, "the beginning was given up too early"
 
     def _check_reader(self, reader: BookedReader) -> None:
