@@ -10,12 +10,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from jupyter_core.utils import ensure_event_loop
 
 QUICK = {"01_first_service.ipynb"}
 """The notebooks that `pytest` runs as it is; the others are run by CI."""
 
 PEERS = {"10_outgrown.ipynb": "distributed", "11_pytorch.ipynb": "torch"}
 """What a notebook needs beside `dsnb[notebook]`; CI runs it in the environment that has the extra `peers`."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # jupyter_core makes an event loop for its first client and keeps it for good; made now, it is no leak of a test's.
+    config.add_cleanup(ensure_event_loop().close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

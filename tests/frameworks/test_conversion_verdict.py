@@ -42,8 +42,8 @@ def test_a_reader_that_spends_its_time_on_tensors_is_not_reported_as_a_busy_loop
         thread.start()
 
         def named() -> Any:
-            (verdict, *_) = service.explain(WATCH_S)
-            return verdict if verdict.cause == "conversion" else None
+            # There is no verdict until the job has been read for some time.
+            return next((verdict for verdict in service.explain(WATCH_S) if verdict.cause == "conversion"), None)
 
         try:
             verdict = wait_for(named, what="the conversion to be named", timeout=60)
