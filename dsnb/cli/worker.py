@@ -68,7 +68,7 @@ def add_to(commands: Commands) -> None:
         "--dispatcher-gone",
         type=parse_seconds,
         metavar="SECONDS",
-        help="how long the dispatcher may be gone before a worker without readers ends "
+        help="how long the dispatcher and all clients must be gone before the worker ends "
         "(default: 60 with --join, because the worker belongs to that service; otherwise 600)",
     )
     add_token_file(parser)

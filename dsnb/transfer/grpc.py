@@ -83,6 +83,16 @@ class _StreamSink(Sink):
         self._coalescer = Coalescer(received)
         self._coalescer_lock = threading.Lock()  # protects `_coalescer` and `_is_holding`
         self._is_holding = False
+        self._ended = False
+
+    @property
+    def connected(self) -> bool:
+        return not self._ended
+
+    def on_call_ended(self) -> None:
+        """Note that the call has ended, and unblock `send`."""
+        self._ended = True
+        self.items.put(None)
 
     def send(self, encoder: FrameSliceEncoder) -> Iterator[bytes]:
         """Yield messages until the read ends. gRPC asks for the next one when it has accepted the last: timed."""
@@ -183,7 +193,8 @@ class ReadService:
         link_stats = LinkStats(transfer=GRPC.name, reason=first.why)
         sink = _StreamSink(choice, link_stats, first.received)
         reading = self._worker.open(first, sink, link_stats)
-        context.add_callback(lambda: sink.items.put(None))  # the call has ended: unblocks `send`
+        if not context.add_callback(sink.on_call_ended):  # it has ended already
+            sink.on_call_ended()
         self._receive_executor.submit(_receive_requests, requests, reading, sink)
         encoder = FrameSliceEncoder(
             first.task_id, keep=bool(first.trainer_id), compression=choice, checksum=first.checksum

@@ -105,6 +105,11 @@ class Sink(Protocol):
         """The poller of the thread that waits for elements; None if the transfer must use a thread of its own."""
         return None
 
+    @property
+    def connected(self) -> bool:
+        """Whether the connection to the reader is still there, as far as this side knows."""
+        return True
+
     def allocate(self, nbytes: int) -> Array | None:
         """Memory in which to build an element of `nbytes`, to avoid the copy when it is sent; None if there is none."""
         del nbytes

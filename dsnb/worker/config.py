@@ -89,7 +89,7 @@ class WorkerConfig:
         certificate: The service's certificate with its key, in PEM format, from a join file; None to look it up like
             the token. Without one, connections are not encrypted.
         name: The worker's preferred name; None for "w0", "w1" and so on.
-        dispatcher_gone_ms: How long the dispatcher may be unreachable before a worker without readers stops.
+        dispatcher_gone_ms: How long the dispatcher and all clients must have been gone before the worker stops.
         cross_trainer_cache_size_bytes: Bytes of elements kept for other trainers, shared by all tasks of the worker.
         spill_dir: The folder for elements of trainers with `on_lag="spill"` that fall behind; None for the system's
             temporary folder. The files have no names, so none is left over after a crash.

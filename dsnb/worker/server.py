@@ -112,6 +112,8 @@ class WorkerServer:
         self._control_stream: ControlStream[WorkerReport, WorkerOrder] | None = None
         self._refusal: DsnbError | None = None
         self._drain_deadline: float | None = None
+        self._read_at = float("-inf")
+        """When a client was connected last, noted while the dispatcher is gone."""
         self._remembered = False
         self._stop_once = StopOnce(self._lock)
         if start:
@@ -551,14 +553,19 @@ class WorkerServer:
             self._control_stream.report_now()
 
     def _give_up_after(self, gone_s: float) -> bool:
-        """Whether to stop: the dispatcher has been gone for `dispatcher_gone_ms`, and no client reads.
+        """Whether to stop: the dispatcher and all clients have been gone for `dispatcher_gone_ms`.
+
+        A client that was killed while the dispatcher was gone keeps its session, because only the dispatcher declares
+        clients dead. So what counts is whether a client is connected.
 
         Args:
             gone_s: Seconds since the connection broke.
         """
+        now = time.monotonic()
         with self._lock:
-            read = any(task.has_readers for task in self._tasks.values())
-        return gone_s * 1000 >= self.config.dispatcher_gone_ms and not read
+            if any(task.has_connected_readers for task in self._tasks.values()):
+                self._read_at = now
+        return min(gone_s, now - self._read_at) * 1000 >= self.config.dispatcher_gone_ms
 
     def _on_refused(self, error: DsnbError) -> None:
         self._refusal = error

@@ -552,10 +552,10 @@ class Task:
         return "ended" if self._log.finished else "paused" if self._paused else "running"
 
     @property
-    def has_readers(self) -> bool:
-        """Whether any client reads this task."""
+    def has_connected_readers(self) -> bool:
+        """Whether any client is connected to read this task. Others may come back to theirs, or may have died."""
         with self._lock:
-            return bool(self._sessions)
+            return any(session.sink.connected for session in self._sessions.values())
 
     def consumed_by(self, client: str) -> int | None:
         """How many elements a client is known to have consumed; None if it does not read this task."""

@@ -16,6 +16,7 @@ import dsnb
 from dsnb.errors import NotFoundError
 from tests.support.cluster import Cluster
 from tests.support.dispatchers import RestartableDispatcher
+from tests.support.processes import PythonProcess
 from tests.support.reading import first, joined, numbers, run_in_threads
 from tests.support.waiting import wait_for
 from tests.support.workers import worker_process
@@ -183,6 +184,31 @@ def test_a_dispatcher_that_was_stopped_for_longer_than_all_times_loses_nobody(tm
                 wait_for(lambda: time.monotonic() - began > AWAY_S, what="more than its times", timeout=AWAY_S + 10)
             got += numbers(elements)
             assert sorted(got) == list(range(1_000))
+
+
+READER = """
+import dsnb
+policy = dsnb.distribute("parallel_epochs", {target!r}, job_name="train", data_transfer_protocol={transfer!r})
+for _ in dsnb.Dataset.range(1 << 40).apply(policy):
+    print("READS", flush=True)
+    input()
+"""
+
+
+@pytest.mark.parametrize("transfer", ["shared_memory", "grpc"])
+def test_a_worker_ends_when_its_dispatcher_and_its_readers_were_killed(
+    dispatcher: RestartableDispatcher, transfer: str
+) -> None:
+    read = ["-c", READER.format(target=dispatcher.target, transfer=transfer)]
+    with (
+        worker_process(dispatcher.target, dispatcher.token, 0, "--dispatcher-gone", "1") as worker,
+        PythonProcess(read, stdin=True, env={"DSNB_TOKEN": dispatcher.token}) as reader,
+    ):
+        reader.wait_for_line("READS")
+        dispatcher.kill()
+        reader.kill()
+        wait_for(lambda: worker.popen.poll() is not None, what="the worker to end", timeout=20)
+        assert "has not answered for" in worker.stderr
 
 
 @pytest.mark.slow

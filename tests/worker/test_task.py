@@ -397,7 +397,7 @@ def test_a_task_that_seeks_its_position_waits_for_the_dispatcher_and_gives_every
     error = told.wait_for_error()
     assert isinstance(error, DeadlineExceededError)
     assert is_out_of_band(error)
-    assert not task.has_readers
+    assert not task.has_connected_readers
     back.set()
     task.open(opening(), sink)  # its user calls `next` again
     assert plain(sink.wait_for_end()) == plain(run(made, splits=DispatcherFeed("t", 1, answer)))[10:]

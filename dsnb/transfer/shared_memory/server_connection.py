@@ -206,6 +206,10 @@ class ServerConnection(Sink):
         self._pool.release(hold.slab)
 
     @property
+    def connected(self) -> bool:
+        return not self._closed
+
+    @property
     def consumed(self) -> int | None:
         cell = self._consumed_cell
         return None if cell is None else int(cell[0])
