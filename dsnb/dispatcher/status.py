@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import asdict, replace
 
@@ -30,10 +31,10 @@ from dsnb.monitor.snapshot import (
     TrainerStatus,
     WorkerStatus,
 )
-from dsnb.wire.field_groups import JobParameters, TaskProgress, WorkerIdentity, shared
+from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity, shared
 from dsnb.wire.host_use import HostUse
 from dsnb.wire.link import LinkReport
-from dsnb.wire.messages import TaskReport, TrainerReport, WorkerReport
+from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
 
 
 def snapshot(
@@ -57,6 +58,7 @@ def snapshot(
     shown = {job.name for job in freed[-JOBS_KEPT:]}
     jobs = [job for job in core.state.jobs.values() if job.iterations or job.name in shown]
     one_host = _is_on_one_host(statistics, jobs)
+    tasks_by_worker = Counter(task.worker for task in core.state.tasks.values())
     return Snapshot(
         version=VERSION,
         seq=seq,
@@ -69,6 +71,7 @@ def snapshot(
             _worker(
                 core,
                 worker,
+                tasks_by_worker[worker.uid],
                 statistics.workers.get(worker.uid),
                 statistics.worker_totals(worker.uid),
                 worker_pool.stderr_of(worker.uid) if worker_pool is not None else (),
@@ -119,14 +122,19 @@ def _older(core: Core, statistics: Statistics, freed: Iterable[Job]) -> OlderJob
 
 
 def _worker(
-    core: Core, worker: Worker, report: WorkerReport | None, totals: WorkerTotals, stderr: tuple[str, ...]
+    core: Core,
+    worker: Worker,
+    tasks_assigned: int,
+    report: WorkerReport | None,
+    totals: WorkerTotals,
+    stderr: tuple[str, ...],
 ) -> WorkerStatus:
     tasks = report.tasks if report else ()
     silent_since = core.transient.worker_deadlines[worker.uid] - core.config.worker_timeout_ms / 1000
     return WorkerStatus(
         **shared(WorkerIdentity, worker),
         state="draining" if worker.draining else "running",
-        tasks=len(core.state.tasks_of(worker.uid)),
+        tasks=tasks_assigned,
         **asdict(totals),
         cache_bytes=sum(task.window_bytes for task in tasks),
         capacity_bytes=report.capacity_bytes if report else 0,
@@ -147,8 +155,14 @@ def _worker(
 
 def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | None, *, one_host: bool) -> JobStatus:
     newest = job.iterations[max(job.iterations)] if job.iterations else Iteration(max(0, job.newest))
+    tasks = core.state.tasks
+    worker_names = {task_id: core.state.worker_name(tasks[task_id]) for task_id in totals.tasks if task_id in tasks}
+    clients = _clients_by_trainer(totals)
     by_trainer = _reports_by_trainer(totals)
-    trainers = tuple(_trainer(core, job, totals, name, by_trainer, one_host=one_host) for name in totals.trainer_ids())
+    trainers = tuple(
+        _trainer(job, totals, trainer_id, clients, by_trainer, worker_names, one_host=one_host)
+        for trainer_id in totals.trainer_ids()
+    )
     return JobStatus(
         name=job.name,
         anonymous=job.anonymous,
@@ -169,7 +183,7 @@ def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | 
         paused_by=job.paused_by,
         grants=split_history.grants_of(job.name) if split_history is not None else (),
         rounds=_rounds(core, job, newest),
-        links=tuple(_links(core, totals)),
+        links=tuple(_links(totals, worker_names)),
         stages=tuple(stages_of(totals)),
     )
 
@@ -191,6 +205,13 @@ _TrainerReports = list[tuple[TaskReport, TrainerReport]]
 """What each task reports of one trainer."""
 
 
+def _clients_by_trainer(totals: JobTotals) -> dict[str, list[ClientReport]]:
+    found: dict[str, list[ClientReport]] = {}
+    for trainer_id, report in totals.clients.values():
+        found.setdefault(trainer_id, []).append(report)
+    return found
+
+
 def _reports_by_trainer(totals: JobTotals) -> dict[str | None, _TrainerReports]:
     found: dict[str | None, _TrainerReports] = {}
     for task in totals.tasks.values():
@@ -200,33 +221,34 @@ def _reports_by_trainer(totals: JobTotals) -> dict[str | None, _TrainerReports]:
 
 
 def _trainer(
-    core: Core,
     job: Job,
     totals: JobTotals,
     trainer_id: str,
+    clients: Mapping[str, Sequence[ClientReport]],
     by_trainer: Mapping[str | None, _TrainerReports],
+    worker_names: Mapping[str, str],
     *,
     one_host: bool,
 ) -> TrainerStatus:
     past = totals.trainers.get(trainer_id, TrainerTotals())
-    reports = [report for name, report in totals.clients.values() if name == trainer_id]
+    reports = clients.get(trainer_id, [])
     # Without the cache, workers report one shared cursor for all clients of a task, under the empty trainer id. It is
     # shown for a client only if that is the job's only client.
     reported_id = trainer_id if job.cached or job.num_consumers else "" if len(totals.clients) == 1 else None
     here = by_trainer.get(reported_id, [])
-    counted = [trainer for _, trainer in here] if job.cached else []
+    cache = _sum_cache_counters(trainer for _, trainer in here) if job.cached else CacheCounters()
     origin = next((r.origin for r in reversed(reports) if r.origin is not None), past.origin)
     return TrainerStatus(
         trainer_id=trainer_id,
         clients=len(reports),
         elements=past.elements + sum(r.elements for r in reports),
-        hits=past.hits + sum(t.hits for t in counted),
-        misses=past.misses + sum(t.misses for t in counted),
-        skipped=past.skipped + sum(t.skipped for t in counted),
-        spilled=past.spilled + sum(t.spilled for t in counted),
-        lag_bytes=sum(t.lag_bytes for _, t in here),
+        hits=past.hits + cache.hits,
+        misses=past.misses + cache.misses,
+        skipped=past.skipped + cache.skipped,
+        spilled=past.spilled + cache.spilled,
+        lag_bytes=sum([t.lag_bytes for _, t in here]),
         on_lag=next((t.on_lag for _, t in here if t.on_lag), ""),
-        rate=sum(t.rate for _, t in here),
+        rate=sum([t.rate for _, t in here]),
         eviction_in_s=min((t.eviction_in_s for _, t in here if t.eviction_in_s), default=0.0),
         lost=past.lost + sum(r.lost for r in reports),
         wait_ns=past.wait_ns + sum(r.wait_ns for r in reports),
@@ -235,24 +257,36 @@ def _trainer(
         evicted_by=totals.evictions.get(trainer_id, ""),
         origin=replace(origin, host="") if origin is not None and one_host else origin,
         active_ns=past.active_ns + sum(r.active_ns for r in reports),
-        cursors=tuple(
-            CursorStatus(
-                task_id=task.task_id,
-                worker=core.state.worker_name(core.state.tasks[task.task_id]),
-                offset=t.offset,
-                lag=max(0, task.head - t.offset),
-                in_flight_ns=t.in_flight_ns,
-            )
-            for task, t in here
-            if task.task_id in core.state.tasks
-        ),
+        cursors=_cursors(here, worker_names),
     )
 
 
-def _links(core: Core, totals: JobTotals) -> Iterator[LinkReport]:
+def _cursors(here: _TrainerReports, worker_names: Mapping[str, str]) -> tuple[CursorStatus, ...]:
+    """The cursors of one trainer."""
+    found = []
+    for task, trainer in here:
+        task_id, offset = task.task_id, trainer.offset
+        if worker := worker_names.get(task_id):
+            lag = task.head - offset if task.head > offset else 0
+            flight = trainer.in_flight_ns
+            found.append(CursorStatus(task_id=task_id, worker=worker, offset=offset, lag=lag, in_flight_ns=flight))
+    return tuple(found)
+
+
+def _sum_cache_counters(reports: Iterable[CacheCounters]) -> CacheCounters:
+    """One pass over all: there is a report for each trainer and task."""
+    hits = misses = skipped = spilled = 0
+    for report in reports:
+        hits += report.hits
+        misses += report.misses
+        skipped += report.skipped
+        spilled += report.spilled
+    return CacheCounters(hits=hits, misses=misses, skipped=skipped, spilled=spilled)
+
+
+def _links(totals: JobTotals, worker_names: Mapping[str, str]) -> Iterator[LinkReport]:
     for task in totals.tasks.values():
-        if task.task_id in core.state.tasks:
-            worker = core.state.worker_name(core.state.tasks[task.task_id])
+        if worker := worker_names.get(task.task_id):
             for link in task.links:
                 yield replace(link, task_id=task.task_id, worker=worker)
 

@@ -130,6 +130,7 @@ def _measured(snapshot: Snapshot, verdicts: Iterable[Verdict]) -> dict[str, _Row
     jobs = [
         (f"{service},{_label('job_name', job.name)}", job) for job in sorted(snapshot.jobs, key=lambda job: job.name)
     ]
+    trainers = [(job, list(_trainers(labels, job))) for labels, job in jobs]
     return {
         "service": [(f"{{{service}}}", snapshot)],
         "worker state": _by_state(service, _WORKER_STATES, (worker.state for worker in workers)),
@@ -145,8 +146,8 @@ def _measured(snapshot: Snapshot, verdicts: Iterable[Verdict]) -> dict[str, _Row
             for labels, job in jobs
             for position, stage in enumerate(job.stages)
         ],
-        "trainer": [row for labels, job in jobs for row in _trainers(labels, job)],
-        "cached trainer": [row for labels, job in jobs if job.cached for row in _trainers(labels, job)],
+        "trainer": [row for _, rows in trainers for row in rows],
+        "cached trainer": [row for job, rows in trainers if job.cached for row in rows],
         "verdict": [(labels, 1) for labels in _verdict_labels(service, verdicts)],
     }
 

@@ -26,6 +26,7 @@ from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, 
 from dsnb.monitor.metrics import CONTENT_TYPE
 from dsnb.monitor.metrics_feed import MetricsFeed
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.wire.threads import OnDemandExecutor
 
 MAX_CONNECTIONS = 8
 CONNECTION_TIMEOUT_S = 10.0
@@ -108,14 +109,14 @@ def _listen(feed: MetricsFeed, host: str, port: int) -> _Server:
         ) from error
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _Server(socketserver.TCPServer):
     allow_reuse_address = True
-    daemon_threads = False  # so that `server_close` waits for them
 
     def __init__(self, feed: MetricsFeed, host: str, port: int) -> None:
         self.feed = feed
         self._opened_at: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
+        self._executor = OnDemandExecutor("dsnb-metrics-request", shutdown_s=CONNECTION_TIMEOUT_S)
         super().__init__((host, port), _Handler)
 
     @property
@@ -129,9 +130,18 @@ class _Server(socketserver.ThreadingTCPServer):
             if accepted:
                 self._opened_at[request] = time.monotonic()
         if accepted:
-            super().process_request(request, client_address)
+            self._executor.submit(self._serve, request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _serve(self, request: Any, client_address: Any) -> None:
+        with suppress(Exception):  # the client has closed the connection, or it was shut down
+            self.finish_request(request, client_address)
+        self.shutdown_request(request)
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._executor.shutdown()
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
@@ -148,9 +158,6 @@ class _Server(socketserver.ThreadingTCPServer):
                 if opened_at < opened_before:
                     with suppress(OSError):  # the client has closed it meanwhile
                         connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do not print a traceback: the client has closed the connection, or it was shut down."""
 
 
 class _Handler(BaseHTTPRequestHandler):
