@@ -28,7 +28,7 @@ from dsnb.dashboard.panels.header import banner, header
 from dsnb.dashboard.panels.jobs import jobs
 from dsnb.dashboard.panels.peek import peek
 from dsnb.dashboard.panels.rounds import rounds
-from dsnb.dashboard.panels.splits import splits
+from dsnb.dashboard.panels.splits import split_timeline, splits
 from dsnb.dashboard.panels.stages import stages
 from dsnb.dashboard.panels.strip import strip
 from dsnb.dashboard.panels.throughput import Chart, throughput
@@ -51,6 +51,7 @@ PANELS: Mapping[str, Callable[[View], Html]] = {
     "waits": waits,
     "trainers": trainers,
     "rounds": rounds,
+    "split_timeline": split_timeline,
     "splits": splits,
     "stages": stages,
     "workers": workers,
@@ -77,6 +78,7 @@ class Board(JSComponent):
     html_waits = param.String()
     html_trainers = param.String()
     html_rounds = param.String()
+    html_split_timeline = param.String()
     html_splits = param.String()
     html_stages = param.String()
     html_workers = param.String()

@@ -14,7 +14,7 @@ from dsnb.dashboard.panels.cards import cards
 from dsnb.dashboard.panels.events import events
 from dsnb.dashboard.panels.header import banner, header
 from dsnb.dashboard.panels.jobs import jobs
-from dsnb.dashboard.panels.splits import bar_shares, splits
+from dsnb.dashboard.panels.splits import bar_shares, split_timeline, splits
 from dsnb.dashboard.panels.stages import stages
 from dsnb.dashboard.panels.strip import strip
 from dsnb.dashboard.panels.tables import name_markup
@@ -270,7 +270,7 @@ def test_the_card_about_waiting_agrees_with_the_verdict() -> None:
 
 @pytest.mark.parametrize(
     "panel",
-    [cards, events, jobs, splits, stages, strip, throughput, trainers, waits, workers],
+    [cards, events, jobs, split_timeline, stages, strip, throughput, trainers, waits, workers],
     ids=lambda p: p.__name__,
 )
 def test_the_title_of_each_panel_explains_itself(panel: Callable[[View], Html]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dsnb.dashboard.panels.splits import splits
+from dsnb.dashboard.panels.splits import split_timeline
 from dsnb.dashboard.panels.timeline import MAX_BARS, MAX_LANES, WorkerRow, rows, shown_span
 from dsnb.monitor.snapshot import GrantStatus, Snapshot, SplitStatus
 from tests.dashboard.snapshots import job, seen, snapshot
@@ -82,7 +82,7 @@ def test_what_was_lost_given_again_or_is_late_is_marked_and_explained() -> None:
     usual = [grant(number, number, number + 0.5) for number in range(1, 7)]
     gone = grant(7, 7.0, 8.0, "w1", state="lost", end=10)
     again = grant(7, 9.0, 13.0, reassigned=True)
-    made = splits(seen(at(20, *usual, gone, again)))
+    made = split_timeline(seen(at(20, *usual, gone, again)))
     assert re.search(r'<i class="lost"[^>]* title="splits 7 to 9 of list_files\(9\): lost after 1.0 s"', made)
     assert re.search(r'<i class="done straggles again"[^>]*much longer than others, assigned again after a loss"', made)
     for words in ("lost with its worker", "straggler", "given again"):
@@ -94,7 +94,7 @@ def test_within_a_second_the_picture_stays_as_it_is() -> None:
     later = snapshot(21, time=20.5, jobs=at(20, *more).jobs)
 
     def picture(*snapshots: Snapshot) -> str:
-        found = re.search(r'class="timeline".*?class="keys"', splits(seen(*snapshots)))
+        found = re.search(r'class="timeline".*?class="keys"', split_timeline(seen(*snapshots)))
         assert found
         return found[0]
 

@@ -1,4 +1,4 @@
-"""The splits panel: which worker had which splits, when, and how much of the source is done."""
+"""The splits panel in two parts: which worker had which splits, when; and how much of the source is done."""
 
 from __future__ import annotations
 
@@ -15,14 +15,27 @@ ORIGIN_STEP_S = 10.0
 """How often the origin of the timeline moves, in seconds; until then finished bars keep their positions."""
 
 
-def splits(view: View) -> Html:
+def split_timeline(view: View) -> Html:
+    """The heading and the timeline. It is by far the longest markup of the page, so it changes seldom, by itself."""
     job = view.job
     drawn = _picture(view, job) if job is not None and job.mode == "DYNAMIC" else None
-    return join(heading("Splits", "which worker had which piece of the source, and when"), drawn, _body(job))
+    return join(heading("Splits", "which worker had which piece of the source, and when"), drawn)
+
+
+def splits(view: View) -> Html:
+    """How much of each source is done."""
+    job = view.job
+    if job is None:
+        return empty_message("No job yet.")
+    if job.mode == "OFF":
+        return empty_message('With "parallel_epochs", every worker produces the whole dataset, so nothing is split.')
+    if not job.splits:
+        return empty_message("No split has been asked for yet.")
+    return join(*(_bar(split, at) for at, split in enumerate(job.splits)))
 
 
 def _picture(view: View, job: JobStatus) -> Html | None:
-    """The timeline. It changes only once per second, and shows what was known at the start of that second."""
+    """The timeline changes once a second, and shows what was known at the start of that second."""
     if view.snapshot is None:
         return None
     now = float(int(view.snapshot.time))
@@ -124,16 +137,6 @@ def bar_shares(split: SplitStatus) -> dict[str, float]:
     """The fractions of the splits that are done, in hand and lost."""
     total = max(split.total, split.done + split.in_hand + split.lost, 1)
     return {"done": split.done / total, "in-hand": split.in_hand / total, "lost": split.lost / total}
-
-
-def _body(job: JobStatus | None) -> Html:
-    if job is None:
-        return empty_message("No job yet.")
-    if job.mode == "OFF":
-        return empty_message('With "parallel_epochs", every worker produces the whole dataset, so nothing is split.')
-    if not job.splits:
-        return empty_message("No split has been asked for yet.")
-    return join(*(_bar(split, at) for at, split in enumerate(job.splits)))
 
 
 def _bar(split: SplitStatus, at: int) -> Html:
