@@ -140,6 +140,12 @@ def test_a_job_that_does_not_share_says_how_to() -> None:
     assert "CrossTrainerCache" in strip(seen(snapshot(jobs=(job(cached=False),))))
 
 
+def test_the_strip_of_a_job_whose_trainers_have_left_does_not_say_that_nobody_read_it() -> None:
+    left = trainer(elements=968, clients=0)
+    assert "No trainer reads this job now." in strip(seen(snapshot(jobs=(job(trainers=(left,)),))))
+    assert "No trainer has read from this job yet." in strip(seen(snapshot(jobs=(job(),))))
+
+
 def test_the_strip_offers_each_workers_task() -> None:
     tasks = (task("w0", head=9), task("w1", head=9))
     one = trainer(cursors=(place("w0", lag=1), place("w1", lag=2)))

@@ -91,6 +91,24 @@ def test_numbers_on_bars_have_enough_contrast(theme: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
+def test_a_page_that_has_ended_is_grey_and_as_easy_to_read(theme: str) -> None:
+    (rule,) = re.findall(r"body:has\(\.banner\.ended.*\{(.*)\}$", STYLE, re.MULTILINE)
+    (share,) = re.fullmatch(r" filter: grayscale\(([\d.]+)\); ", rule).groups()  # type: ignore[union-attr]
+    found = {name: greyed(colour, float(share)) for name, colour in colours(theme).items()}
+    for text in TEXT:
+        for background in BACKGROUNDS:
+            assert contrast(found[text], found[background]) >= 4.5, (text, background)
+    for level in LEVELS:
+        assert contrast(found[level], found[f"{level}-wash"]) >= 4.5, level
+
+
+def greyed(colour: Colour, share: float) -> Colour:
+    """What the filter `grayscale(share)` makes of a colour."""
+    red, green, blue = colour
+    return mixed((0.2126 * red + 0.7152 * green + 0.0722 * blue,) * 3, share, colour)
+
+
+@pytest.mark.parametrize("theme", THEMES)
 def test_the_button_that_asks_back_has_enough_contrast(theme: str) -> None:
     assert contrast(WHITE, colours(theme)["danger"]) >= 4.5
 

@@ -61,7 +61,8 @@ def _body(view: View, job: JobStatus | None) -> Html:
         return tag("p", words, tag("code", _SHARING_CODE), ".", class_="empty")
     picture = layout(view, job)
     if not picture.lanes:
-        return tag("p", "No trainer has read from this job yet.", class_="empty")
+        words = "No trainer reads this job now." if job.trainers else "No trainer has read from this job yet."
+        return tag("p", words, class_="empty")
     lanes = (_draw(view, job, lane, picture) for lane in picture.lanes)
     return tag("div", *lanes, _axis(picture), class_="strip")
 
