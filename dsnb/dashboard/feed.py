@@ -3,7 +3,8 @@
 Theory of operation. A thread follows the source (a callable that yields snapshots until its stop event is set), records
 when each snapshot arrived, computes its rates against one a few seconds older, and keeps the last few minutes in a
 ring. Pages never wait for the thread: they read the ring by time. When the source ends or fails, the thread reports it
-in `health` and retries with a growing delay; the ring is kept, so that a page can show the last state and its age.
+in `health` and retries with a growing delay; the ring is kept, so that a page can show the last state and its age. A
+source that ends without an error is a service that was stopped; it may be started again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Protocol
 import msgspec
 
 from dsnb.errors import DsnbError
-from dsnb.monitor.formatting import as_sentence
+from dsnb.monitor.formatting import as_sentence, format_time
 from dsnb.monitor.rates import Rates, rates, same_run
 from dsnb.monitor.snapshot import Snapshot
 
@@ -51,7 +52,7 @@ class FeedHealth(msgspec.Struct, frozen=True, kw_only=True):
         age_s: Seconds since the last new snapshot; None before the first.
         error: Why no snapshots arrive, as text; empty while they do.
         attempts: How often the source has been tried since the last snapshot.
-        end: Why no more snapshots will come, as a sentence; empty while they may.
+        end: When the service was stopped, as a sentence; empty while it runs, and when it is back.
     """
 
     age_s: float | None
@@ -162,6 +163,7 @@ class Feed:
         now = time.monotonic()
         with self._lock:
             self._error, self._attempts = "", 0
+            self._end = self._end if self._stop.is_set() else ""
             last = self._ring[-1].snapshot if self._ring else None
             if last is not None and same_run(last, snapshot) and last.seq == snapshot.seq:
                 return
@@ -191,6 +193,8 @@ class Feed:
             return " ".join(as_sentence(part) for part in (error.what, error.hint) if part)
         except Exception as error:  # noqa: BLE001 - the page shows any error, and the thread retries
             return as_sentence(f"{type(error).__name__}: {error}")
+        if not self._stop.is_set():
+            self._end = f"The service was stopped at {format_time(time.time())}."
         return "The service has ended its stream."
 
 

@@ -231,15 +231,20 @@ class DispatcherServicer:
         return encode(self._dispatcher.status())
 
     def watch(self, request: m.WatchRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Send snapshots at an interval. A viewer that reads slowly gets fewer, and blocks no other call."""
+        """Send snapshots at an interval. A viewer that reads slowly gets fewer, and blocks no other call.
+
+        If the dispatcher is stopped, the stream ends without an error: a viewer can tell that from a broken connection.
+        """
         interval = max(100, request.interval_ms) / 1000
         if request.interval_ms > 60_000:
             raise InvalidArgumentError("an interval above a minute is no watching", hint="ask for the status instead")
-        while context.is_active():
+        stopping = self._dispatcher.stopping
+        while context.is_active() and not stopping.is_set():
             began = time.monotonic()
             yield encode(self._dispatcher.status())
             while context.is_active() and (left := began + interval - time.monotonic()) > 0:
-                time.sleep(min(left, 0.1))
+                if stopping.wait(min(left, 0.1)):
+                    return
 
 
 def _outgoing(outbox: Outbox[Message]) -> Iterator[Message]:

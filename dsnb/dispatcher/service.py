@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -103,6 +103,8 @@ class Dispatcher:
         self._autoscaling: Autoscaling | None = None
         self.draining = False
         """Whether new clients are refused."""
+        self.stopping = threading.Event()
+        """Set when the streams to viewers are to end."""
         self.worker_outboxes: dict[str, Outbox[WorkerOrder]] = {}
         self.client_outboxes: dict[str, Outbox[ClientUpdate]] = {}
         self._changed = threading.Condition(threading.RLock())
@@ -324,12 +326,14 @@ class Dispatcher:
             }
 
     def close_streams(self) -> None:
-        """End the control streams of all workers and clients."""
+        """End the control streams of all workers and clients, and the streams to viewers."""
+        self.stopping.set()
         with self._changed:
             for worker in self.worker_outboxes.values():
                 worker.messages.put(None)
             for client in self.client_outboxes.values():
                 client.messages.put(None)
+            self._changed.notify_all()
 
     def autoscale(self, minimum: int, maximum: int) -> None:
         """Choose the number of workers automatically from now on; a maximum of 0 ends that.
@@ -427,10 +431,16 @@ class Dispatcher:
             for client in clients:
                 client.messages.put(ClientUpdate(report_seq=number))
             # Clients first: on this request they also acknowledge to the workers what they have consumed.
-            self._changed.wait_for(lambda: all(c.answered_seq >= number for c in clients), _REPORT_TIMEOUT_S)
+            self._wait_for_reports(clients, number)
             for worker in workers:
                 worker.messages.put(WorkerOrder(report_seq=number))
-            self._changed.wait_for(lambda: all(w.answered_seq >= number for w in workers), _REPORT_TIMEOUT_S)
+            self._wait_for_reports(workers, number)
+
+    def _wait_for_reports(self, outboxes: Sequence[Outbox[Any]], number: int) -> None:
+        """Wait briefly until all have answered the request of that number, or streams are to end."""
+        self._changed.wait_for(
+            lambda: self.stopping.is_set() or all(one.answered_seq >= number for one in outboxes), _REPORT_TIMEOUT_S
+        )
 
     def _all_clients_connected(self) -> bool:
         return all(

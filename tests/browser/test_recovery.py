@@ -48,6 +48,8 @@ def test_a_killed_service_is_stale_and_a_returned_one_resumes(tab: Tab, artefact
             assert second.popen.stdin is not None
             second.popen.stdin.close()  # it ends by itself, and takes its connection file along
             second.wait_for_exit()
+        wait_for(lambda: tab.state() == "ended", what="the page to say that it was stopped", timeout=20)
+        assert tab.text("[data-field='banner']").startswith("The service was stopped at ")
     finally:
         server.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 
@@ -107,6 +108,26 @@ def test_a_stream_that_ends_is_asked_for_again() -> None:
     feed = Feed(source).start()
     try:
         wait_for(lambda: len(feed.since(0.0)) >= 2, what="the stream to be opened twice")
+    finally:
+        feed.stop()
+
+
+def test_a_stream_that_ends_is_a_service_that_was_stopped_until_it_is_back() -> None:
+    back = threading.Event()
+
+    def source(stop: threading.Event) -> Iterator[Snapshot]:
+        yield snapshot(1)
+        if back.is_set():
+            yield snapshot(2)
+            stop.wait()
+
+    feed = Feed(source).start()
+    try:
+        wait_for(lambda: feed.health().end, what="the end to be noticed")
+        assert re.fullmatch(r"The service was stopped at \d\d:\d\d:\d\d\.", feed.health().end)
+        back.set()
+        wait_for(lambda: feed.latest().snapshot.seq == 2, what="the service to be back")  # type: ignore[union-attr]
+        assert feed.health().end == ""
     finally:
         feed.stop()
 

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], *, what: str, timeout: float = 10.0, every: float = 0.01) -> T:
+def wait_for(condition: Callable[[], T], *, what: str, timeout: float = 30.0, every: float = 0.01) -> T:
     """Call `condition` until what it gives is true, and return that.
 
     Args:
