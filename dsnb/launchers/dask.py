@@ -14,15 +14,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsnb.arguments import checked, short_repr, text
-from dsnb.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from dsnb.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from dsnb.launchers.engine import check_reachable, connect_engine, engine_text
 from dsnb.launchers.launcher import LaunchedWorker, Launcher, OnExit, Pool
 from dsnb.wire.addresses import host_of
+from dsnb.wire.threads import OnDemandExecutor
 from dsnb.worker.config import WorkerConfig
 
 if TYPE_CHECKING:
     from dsnb.dispatcher.server import DispatchServer
 
+_RUN_TIMEOUT_S = 10.0
 _SCALE_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 
@@ -129,6 +131,8 @@ class DaskPool:
         self._plugin = f"dsnb-{dispatcher.target}"
         self._registered = False
         self._count = 0
+        self._executor = OnDemandExecutor("dsnb-dask")
+        """For calls that wait for every Dask worker: one of them may be suspended."""
 
     @property
     def size(self) -> int:
@@ -156,8 +160,8 @@ class DaskPool:
                 "pass the cluster object: dsnb.start(on=cluster)",
             )
         deadline = time.monotonic() + _SCALE_TIMEOUT_S
-        if count != here:
-            self._cluster.scale(count)
+        if count != here or (self._cluster is not None and self._count not in (0, count)):
+            self._cluster.scale(count)  # also to what runs already: more may be asked for, and be queued
             # A plugin cannot be registered while Dask workers close.
             while len(self._client.nthreads()) > count and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -195,7 +199,14 @@ class DaskPool:
         """Stop the worker in one Dask worker, which stays. It first finishes its splits, unless `at_once`."""
         from dsnb.launchers.dask_plugin import stop_worker
 
-        self._client.run(stop_worker, self._plugin, uid, not at_once)
+        try:
+            self._executor.submit(self._client.run, stop_worker, self._plugin, uid, not at_once).result(_RUN_TIMEOUT_S)
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"not all Dask workers answered within {_RUN_TIMEOUT_S:g} seconds",
+                did="those that did have stopped the worker if it was theirs",
+                hint="look for a Dask worker that is suspended, or whose task holds the interpreter",
+            ) from error
 
     def stop(self) -> None:
         """Stop all workers and take the plugin away from the cluster. A second call does nothing."""
@@ -206,8 +217,12 @@ class DaskPool:
         self._registered, self._count = False, 0
         with suppress(Exception):  # the cluster or the client was closed before, which stopped the workers
             if self._client.status == "running":
-                self._client.run(stop_worker, self._plugin)
-                self._client.unregister_worker_plugin(self._plugin)
+                # A worker that does not stop in time does so by itself when its dispatcher is gone.
+                self._executor.submit(self._client.run, stop_worker, self._plugin).result(_RUN_TIMEOUT_S)
+        with suppress(Exception):
+            if self._client.status == "running":
+                self._executor.submit(self._client.unregister_worker_plugin, self._plugin).result(_RUN_TIMEOUT_S)
+        self._executor.shutdown(wait=False)
 
 
 def refuse_adaptive(cluster: Any) -> None:

@@ -16,8 +16,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dsnb import errors
-from dsnb.arguments import anything, checked, number, optional, text
-from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError, UnavailableError
+from dsnb.arguments import checked, number, optional, text
+from dsnb.errors import (
+    DeadlineExceededError,
+    DsnbError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from dsnb.launchers.engine import check_reachable, connect_engine, engine_text, resource_bytes, string_table
 from dsnb.launchers.launcher import LaunchedWorker, Launcher, OnExit
 from dsnb.monitor.formatting import plural
@@ -33,10 +39,17 @@ _CONCURRENCY = 8
 """How many methods of an actor run at the same time: `serve` takes one for as long as the worker lives."""
 
 
+def _resources(name: str, value: Any) -> Any:
+    for resource, argument in (("CPU", "num_cpus"), ("memory", "memory")):
+        if isinstance(value, Mapping) and resource in value:
+            raise InvalidArgumentError(f"`{name}` has {resource!r}", hint=f"pass it as {argument}=")
+    return value
+
+
 @checked(
     num_cpus=number("pass a number of CPUs, above 0", above=0.0, most=100_000.0),
     memory=optional(resource_bytes),
-    resources=optional(anything),
+    resources=optional(_resources),
     label_selector=optional(string_table),
 )
 @dataclass(frozen=True)
@@ -137,7 +150,11 @@ class RayWorker:
         needed = launcher.reserved()
         selector = dict(launcher.label_selector or {})
         self._group = ray.util.placement_group([needed], bundle_label_selector=[selector] if selector else None)
-        self._actor = self._new_actor(launcher)
+        try:
+            self._actor = self._new_actor(launcher)
+        except BaseException:
+            ray.util.remove_placement_group(self._group)
+            raise
         self._thread = threading.Thread(target=self._supervise, name="dsnb-ray-worker", daemon=True)
         self._thread.start()
 
@@ -155,8 +172,11 @@ class RayWorker:
         }
         if launcher.memory:
             options["memory"] = launcher.memory
-        if launcher.resources:
-            options["resources"] = dict(launcher.resources)
+        others = dict(launcher.resources or {})
+        if "GPU" in others:
+            options["num_gpus"] = others.pop("GPU")
+        if others:
+            options["resources"] = others
         return self._ray.remote(**options)(WorkerActor).remote()
 
     @property

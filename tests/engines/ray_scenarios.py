@@ -165,6 +165,14 @@ def scenario_workers_for_which_no_node_has_the_labels_are_reported_with_the_labe
     all_cpus_are_given_back()
 
 
+def scenario_a_gpu_among_the_resources_is_one_of_ray_s_gpus() -> None:
+    printed = io.StringIO()
+    with redirect_stdout(printed), dsnb.start(workers=1, on=Ray(resources={"GPU": 1})) as service:
+        assert "1 of 1 worker could not be placed: each needs 1 CPU, 1 GPU" in printed.getvalue(), printed.getvalue()
+        assert not service.status().workers
+    all_cpus_are_given_back()
+
+
 def scale_down(pipeline: str) -> None:
     with dsnb.start(workers=3, on="ray") as service:
         service.wait_until(lambda status: len(status.workers) == 3, READY_S)

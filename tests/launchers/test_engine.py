@@ -35,7 +35,16 @@ def test_memory_is_given_in_bytes_or_as_text(given: object, nbytes: int) -> None
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"num_cpus": 0}, {"memory": "lots"}, {"memory": 0}, {"label_selector": "cpu"}, {"num_cpus": "two"}]
+    "arguments",
+    [
+        {"num_cpus": 0},
+        {"memory": "lots"},
+        {"memory": 0},
+        {"label_selector": "cpu"},
+        {"num_cpus": "two"},
+        {"resources": {"CPU": 2}},
+        {"resources": {"memory": 1}},
+    ],
 )
 def test_wrong_resources_are_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):
