@@ -38,6 +38,13 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def patient_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status of a dispatcher of this process waits for all reports, however busy the machine is."""
+    for limit in ("_CONNECT_TIMEOUT_S", "_REPORT_TIMEOUT_S"):
+        monkeypatch.setattr(f"dsnb.dispatcher.service.{limit}", 10.0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def session_leaves_nothing(own_places: None) -> Iterator[None]:
     with assert_no_leaks("a fixture of this session"):

@@ -66,7 +66,7 @@ def check_busy_cell(tab: Tab, folder: Path, pictures: Path, name: str) -> None:
     (folder / "enough").touch()
     run(tab)
     wait_for(lambda: "all is over" in text(tab), what="the notebook to end", timeout=30)
-    assert "stopped" in card(tab)
+    wait_for(lambda: "stopped" in card(tab), what="the card to say so", timeout=30)
 
 
 def run(tab: Tab) -> None:

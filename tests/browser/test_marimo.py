@@ -50,13 +50,14 @@ def test_a_cell_that_marimo_runs_again_by_itself_scales_the_service_and_starts_n
         wait_for(lambda: "sum 45" in text(tab), what="the cells to run", timeout=60)
         dashboard = tab.page.wait_for_selector("iframe[src*='key=']", timeout=60_000).content_frame()
         dashboard.wait_for_selector("html[data-ready][data-theme='light'] tr[data-job='train']", timeout=60_000)
-        assert "1 worker ·" in text(tab)
+        wait_for(lambda: "1 worker ·" in text(tab), what="the card", timeout=30)
         tab.page.screenshot(path=artefacts / "marimo.png")
         pid = discovery.running()[0].pid
 
         type_over(tab, 0, "number_of_workers = 2")
         wait_for(lambda: "2 workers ·" in text(tab), what="the start cell to run again by itself", timeout=60)
-        assert "'marimo' is already running; now 2 worker(s) instead of 1" in text(tab)
+        said = "'marimo' is already running; now 2 worker(s) instead of 1"
+        wait_for(lambda: said in text(tab), what="the cell to say so", timeout=30)
         assert [one.name for one in discovery.running()] == ["marimo"]
         workers = children(pid)
         tab.page.goto("about:blank")
@@ -96,7 +97,7 @@ def test_the_inline_dashboard_has_the_dark_theme_of_the_notebook(tab: Tab, tmp_p
     with opened(tab, tmp_path / "book.py", "dark"):
         dashboard = page.wait_for_selector("iframe[src*='key=']", timeout=60_000).content_frame()
         dashboard.wait_for_selector("html[data-ready][data-theme='dark']", timeout=60_000)
-        assert "1 worker ·" in text(tab)
+        wait_for(lambda: "1 worker ·" in text(tab), what="the card", timeout=30)
         page.screenshot(path=artefacts / "marimo-dark.png")
         page.goto("about:blank")
 

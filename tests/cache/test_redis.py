@@ -154,7 +154,7 @@ def test_a_limit_ends_the_recording_and_not_the_pass(tmp_path: Path, server: Red
 
 def test_what_nobody_reads_expires(tmp_path: Path, server: RedisServer) -> None:
     calls = tmp_path / "calls"
-    check(list(squares(calls, server.url, expire_seconds=0.3)))
+    check(list(squares(calls, server.url, expire_seconds=1.5)))
 
     def empty() -> bool:
         with server.client() as client:

@@ -184,6 +184,7 @@ def test_top_is_live_in_a_terminal_until_it_is_ended(service: dsnb.DataService, 
         else:
             process.send_signal(end)
         wait_for(lambda: frames() >= 0 and process.poll() is not None, what="its end", timeout=30)
+        frames()  # what it wrote last
         assert process.returncode == (0 if isinstance(end, bytes) else 130)
         assert seen.rstrip().endswith(b"\x1b[?1049l")
     finally:

@@ -36,11 +36,12 @@ def test_a_dispatcher_serves_metrics_until_it_ends(tmp_path: Path) -> None:
         worker.terminate()
         assert worker.wait_for_exit() == 0
         dispatcher.terminate()
-        assert (dispatcher.wait_for_exit(timeout=10), dispatcher.stderr) == (0, "")
+        assert (dispatcher.wait_for_exit(), dispatcher.stderr) == (0, "")
         with pytest.raises(URLError):
             urlopen(match[1], timeout=30)
 
 
+@pytest.mark.usefixtures("patient_status")
 def test_metrics_of_a_dispatcher_are_of_reports_that_it_has_already() -> None:
     with dsnb.DispatchServer() as dispatcher, dsnb.connect(dispatcher.target, dispatcher.token) as service:
         config = dsnb.WorkerConfig(dispatcher_address=dispatcher.target, token=dispatcher.token)

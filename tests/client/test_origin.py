@@ -49,6 +49,7 @@ def test_the_clients_of_a_cell_are_counted() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [False, True], ids=["read by the cell", "read ahead by a thread"])
+@pytest.mark.usefixtures("patient_status")
 def test_a_status_says_which_cell_reads(prefetch: bool) -> None:
     """The job is joined on another thread than the user's, which runs no cell."""
     with Cluster(workers=1) as cluster:

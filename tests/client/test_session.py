@@ -44,9 +44,9 @@ def test_a_pause_is_nobodys_waiting(cluster: Cluster) -> None:
     reader = threading.Thread(target=lambda: got.extend(first(100, elements)))
     reader.start()
     before = cluster.status().time
-    wait_for(lambda: cluster.status().time > before + 1.0, what="a second")
+    wait_for(lambda: cluster.status().time > before + 3.0, what="three seconds")
     cluster.service.resume("j")
     reader.join(30.0)
     assert len(got) == 100
-    assert cluster.job("j").trainers[0].wait_ns < 0.5e9
+    assert cluster.job("j").trainers[0].wait_ns < 1.5e9
     elements.close()  # type: ignore[attr-defined]

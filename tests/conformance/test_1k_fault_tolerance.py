@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import sqlite3
 import threading
 from collections import Counter
@@ -38,6 +37,7 @@ from dsnb.wire.methods import FORGET
 from tests.conformance.conftest import MakeCluster
 from tests.dispatcher.simulation import Service
 from tests.support.cluster import Cluster
+from tests.support.ports import unused_port
 from tests.support.reading import first, numbers
 
 HUNDRED = dsnb.Dataset.range(100)
@@ -172,8 +172,7 @@ def test_line_175_start_servers_late(free_port: int, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    return unused_port()
 
 
 # ---- workers

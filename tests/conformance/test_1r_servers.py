@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 import dsnb
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from tests.support.ports import unused_port
 from tests.support.reading import numbers
 
 Server = dsnb.DispatchServer | dsnb.WorkerServer
@@ -46,9 +46,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    return unused_port()
 
 
 def address(server: Server) -> str:

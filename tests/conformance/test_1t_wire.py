@@ -108,6 +108,7 @@ def test_line_335_the_state_of_a_dispatcher(cluster: MakeCluster) -> None:
         assert [worker.address for worker in status.workers] == [one.workers[0].address]
 
 
+@pytest.mark.usefixtures("patient_status")
 def test_line_336_the_state_of_a_worker(cluster: MakeCluster) -> None:
     one = cluster(1)
     with iter(job(dsnb.Dataset.range(10), one.service, max_outstanding_requests=1)) as elements:

@@ -117,7 +117,7 @@ def test_without_json_the_table_follows_the_progress(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_ends_it_with_the_table_so_far(tmp_path: Path) -> None:
     with demo(tmp_path, "--json", "--seconds", "600") as process:
-        wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=30)
+        wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=60)
         assert list(tmp_path.glob("dsnb-digits-*")), "the digits are unpacked there"
 
         process.interrupt()
@@ -131,7 +131,7 @@ def test_ctrl_c_ends_it_with_the_table_so_far(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_terminated_in_the_middle_it_leaves_nothing(tmp_path: Path) -> None:
     with demo(tmp_path, "--json", "--seconds", "600") as process:
-        wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=30)
+        wait_for(lambda: "accuracy" in process.stderr, what="the first line of progress", timeout=60)
 
         process.terminate()
 

@@ -128,6 +128,7 @@ def test_a_worker_that_says_goodbye_is_gone_at_once(cluster: Cluster, callers: C
     assert workers(cluster) == []
 
 
+@pytest.mark.parametrize("cluster", [{"reconnect_ms": 1_500}], indirect=True)
 def test_a_worker_whose_stream_breaks_has_a_moment_to_come_back(cluster: Cluster, callers: Callers) -> None:
     worker = callers.worker("a")
     worker.hear()
@@ -189,7 +190,7 @@ def test_a_client_whose_stream_breaks_is_given_up_after_a_moment(cluster: Cluste
     wait_for(lambda: cluster.dispatcher.idle, what="the client to be given up")
 
 
-@pytest.mark.parametrize("cluster", [{"client_timeout_ms": 300}], indirect=True)
+@pytest.mark.parametrize("cluster", [{"client_timeout_ms": 1_500}], indirect=True)
 def test_a_client_that_was_given_up_while_it_followed_is_told(cluster: Cluster, callers: Callers) -> None:
     joined = callers.join()
     client = callers.client(joined.client_id)

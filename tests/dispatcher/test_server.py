@@ -225,6 +225,7 @@ def test_a_work_dir_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient_status")
 def test_a_status_is_fresh_when_it_is_asked_for(cluster: Cluster) -> None:
     """Whoever read five elements and asks is not told of four: everybody is asked to report first."""
     policy = dsnb.distribute("parallel_epochs", cluster.service, job_name="j", max_outstanding_requests=1)

@@ -25,6 +25,7 @@ def test_a_wait_trainer_that_is_killed_holds_nobody_up(tmp_path: Path, transfer:
         slow = scene.read(trainer="slow", pause_s=0.5, **cache)
         scene.wait_for(slow, 1)
         fast = scene.read(trainer="fast", **cache)
+        scene.wait_for(fast, 1)
         wait_for(lambda: time.time() - fast.log.stat().st_mtime > 1.0, what="the fast one to be held up", timeout=30)
         held_up_at = len(fast.got)
         slow.kill()

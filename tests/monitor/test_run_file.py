@@ -29,6 +29,7 @@ def kept(path: Path) -> list[float]:
         return reader.times()
 
 
+@pytest.mark.usefixtures("patient_status")
 def test_a_run_can_be_read_while_it_is_written_and_is_whole_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     with Cluster(workers=1) as cluster:
@@ -72,7 +73,7 @@ def test_a_long_run_stays_within_bounds_and_keeps_its_beginning(tmp_path: Path, 
     assert len(times) <= 9
     assert times[0] == beginning
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert gaps[0] > gaps[-2]
+    assert gaps[0] > min(gaps[-4:-1])
 
 
 def test_a_writer_goes_on_when_the_dispatcher_is_back_and_behind_what_an_earlier_run_kept(tmp_path: Path) -> None:

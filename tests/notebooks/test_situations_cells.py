@@ -147,7 +147,7 @@ def test_the_kernel_is_interrupted_while_process_workers_run(kernel: Kernel) -> 
     kernel.run("service = dsnb.start(workers=2, isolation='process')")
     workers = sorted(workers_of(kernel))
     assert len(workers) == 2
-    kernel.run("def slow(x):\n    time.sleep(0.01)\n    return x")
+    kernel.run("def slow(x):\n    time.sleep(0.04)\n    return x")  # long enough for two interrupts
     cell = kernel.begin(
         "numbers = dsnb.Dataset.range(400).map(slow).apply(dsnb.distribute('distributed_epoch', service))\n"
         "elements, got = iter(numbers), []\nfor element in elements:\n    got.append(int(element))\n"
@@ -202,7 +202,8 @@ def test_a_reader_is_called_by_the_cell_that_reads(kernel: Kernel) -> None:
         "shared = dsnb.distribute('parallel_epochs', service, job_name='train')\n"
         "elements = read(dsnb.Dataset.range(10**9).apply(shared))"
     ).wait()
-    shown = kernel.run("print(service.status().job('train'))")
+    told_by = "lambda now: now.job('train').trainers[0].origin is not None"
+    shown = kernel.run(f"print(service.wait_until({told_by}).job('train'))")
     assert re.search(rf"^  client .*\n  cell {cell.number} ", shown, re.MULTILINE), shown
     reading = "stop = threading.Event()\nthread = threading.Thread(target=lambda: [stop.wait(0.01) or next(elements) "
     loop = kernel.begin(f"import threading\n{reading}for _ in iter(stop.is_set, True)])\nthread.start()").wait()

@@ -109,7 +109,7 @@ def test_the_interpreter_ends_with_live_iterators_services_and_dashboards(tmp_pa
         for number, (end, code) in enumerate(ends.items()):
             apart = {"DSNB_RUNTIME_DIR": str(tmp_path / str(number))}
             script = stack.enter_context(PythonProcess(["-c", WORK + end], env=apart))
-            script.wait_for_line("1 1 1")
+            script.wait_for_line("1 1 1", timeout=60.0)
             began = time.monotonic()
             assert script.wait_for_exit() == code
             assert time.monotonic() - began < 15

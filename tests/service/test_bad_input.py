@@ -86,7 +86,7 @@ def test_an_address_at_which_nobody_answers(free_port: int) -> None:
             (7.0, lambda: dsnb.connect(nobody)),
             (7.0, lambda: dsnb.connect(silent)),
             (12.0, lambda: dsnb.WorkerServer(dsnb.WorkerConfig(dispatcher_address=nobody))),
-            (2.0, lambda: dsnb.WorkerServer(dsnb.WorkerConfig(dispatcher_address=silent, dispatcher_timeout_ms=500))),
+            (4.5, lambda: dsnb.WorkerServer(dsnb.WorkerConfig(dispatcher_address=silent, dispatcher_timeout_ms=500))),
         ]
         run_in_threads(
             [lambda limit=limit, call=call: told_of_silence(limit, call) for limit, call in calls], timeout=30.0

@@ -20,12 +20,16 @@ def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: in
     with Cluster(1) as cluster:
         options = {"job_name": "train", "data_transfer_protocol": transfer}
 
+        opened = threading.Barrier(readers)
+
         def train() -> list[int]:
             got = []
-            dataset = dsnb.Dataset.range(count)
-            for number in dataset.apply(dsnb.distribute("distributed_epoch", cluster.service, **options)):
-                got.append(int(number))
-                time.sleep(0.005)  # a step of training
+            shared = dsnb.distribute("distributed_epoch", cluster.service, **options)
+            with iter(dsnb.Dataset.range(count).apply(shared)).start() as elements:
+                opened.wait(30.0)
+                for number in elements:
+                    got.append(int(number))
+                    time.sleep(0.005)  # a step of training
             return got
 
         shares = run_in_threads([train] * readers, 60.0)

@@ -90,7 +90,7 @@ def read_on(processes: Sequence[PythonProcess]) -> list[list[int]]:
 def test_256_readers_of_four_processes_share_one_job_to_its_end(service: DataService) -> None:
     dsnb.register_dataset(service, dsnb.Dataset.range(4096), dataset_id="numbers")
     with readers(service, 4, 64, 1 << 20, "plain") as processes:
-        assert service.status().workers[0].readers == 256
+        service.wait_until(lambda now: now.workers[0].readers == 256)
         check_the_next_one_is_refused(service)
         check_control_calls_do_not_wait(service)
         shares = read_on(processes)

@@ -27,12 +27,17 @@ from tests.support.waiting import wait_for
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2, dispatcher={"consumer_timeout_ms": 700}) as cluster:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with Cluster(2, dispatcher={"consumer_timeout_ms": getattr(request, "param", 120_000)}) as cluster:
         yield cluster
 
 
+IMPATIENT = pytest.mark.parametrize("cluster", [700], indirect=True)
+"""The consumers of these tests wait for 0.7 seconds only."""
+
+
 @pytest.mark.slow
+@IMPATIENT
 def test_a_consumer_that_has_not_come_is_named(cluster: Cluster) -> None:
     mine, second = numbers_in_rounds(2, cluster.service)
     elements = iter(mine).start()
@@ -79,6 +84,7 @@ def test_how_long_a_consumer_waits_is_said_where_the_service_is_started() -> Non
 
 
 @pytest.mark.slow
+@IMPATIENT
 def test_a_consumer_that_stands_still_is_named_with_the_time(cluster: Cluster) -> None:
     with Consumers(numbers_in_rounds(3, cluster.service)) as consumers:
         consumers.rounds(5)
@@ -224,6 +230,7 @@ def test_large_elements_are_read_in_rounds_with_few_of_them_on_their_way() -> No
 
 
 @pytest.mark.slow
+@IMPATIENT
 def test_a_paused_job_gives_no_rounds_and_its_consumers_wait_without_a_deadline(cluster: Cluster) -> None:
     with Consumers(numbers_in_rounds(2, cluster.service, data_transfer_protocol="grpc")) as consumers:
         rows = consumers.rounds(5)

@@ -149,7 +149,7 @@ def whole_starts(numbers: list[int]) -> bool:
 
 @pytest.mark.slow
 def test_what_is_kept_for_one_that_left_goes_after_its_time(service: DataService) -> None:
-    slow, fast = trainer(service, "slow", "spill", timeout=3.0), trainer(service, "fast")
+    slow, fast = trainer(service, "slow", "spill", timeout=8.0), trainer(service, "fast")
     read(slow, 5)
     slow.close()
     read(fast, 500)

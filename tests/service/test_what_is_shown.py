@@ -23,7 +23,9 @@ def test_each_run_of_splits_is_told_with_its_worker_and_its_times() -> None:
     with Cluster(workers=2) as cluster:
         began = time.time()
         elements = iter(
-            dsnb.Dataset.range(200).apply(dsnb.distribute("distributed_epoch", cluster.service, job_name="train"))
+            dsnb.Dataset.range(200)
+            .map(lambda x: time.sleep(0.002) or x)  # long enough for both workers to get some
+            .apply(dsnb.distribute("distributed_epoch", cluster.service, job_name="train"))
         )
         first(1, elements)
         assert cluster.job("train").grants

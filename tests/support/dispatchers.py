@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from dsnb.wire.security import read_token_file
+from tests.support.ports import unused_port
 from tests.support.processes import PythonProcess
 
 
@@ -29,8 +29,7 @@ class RestartableDispatcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = int(probe.getsockname()[1])
+        self.port = unused_port()
         self.target = f"grpc://127.0.0.1:{self.port}"
         self.kills = 0
         self._process: PythonProcess | None = None

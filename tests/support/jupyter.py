@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from tests.support.ports import unused_port
 from tests.support.processes import PythonProcess
 from tests.support.requires import require_module
 from tests.support.waiting import answers, wait_for
@@ -22,8 +22,7 @@ def running_lab(
     folder: Path, env: Mapping[str, str] | None = None, application: Application = "jupyterlab"
 ) -> Iterator[str]:
     """Its address; it is ended at the end, and so are its kernels and what its proxy has started."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = unused_port()
     with lab_process(folder, port, env, application):
         yield address_at(port)
 

@@ -68,10 +68,12 @@ def check_leaving(
 def _read_until_gone(elements: Iterator[object], threads: Sequence[_Leaving], got: list[int], pace_s: float) -> int:
     """Read until all threads have ended, slowly enough for them; returns how many elements had come then."""
     while any(thread.is_alive() for thread in threads) and len(got) < COUNT:
+        # Ever more slowly towards the end: on a busy machine workers take long to leave.
+        pause_s = max(pace_s, 3.0 / (COUNT - len(got) + 1))
         arrived = _numbers(elements, 1)
         got += arrived
         for thread in threads:
-            thread.join(len(arrived) * pace_s)
+            thread.join(len(arrived) * pause_s)
     return len(got)
 
 

@@ -7,11 +7,15 @@ get, which runs beside it.
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import socket
 
-_RANGE = range(20_000, 32_000)  # below the one from which Linux gives out ports by itself
-_ports = itertools.cycle(random.sample(_RANGE, len(_RANGE)))  # processes beside this one have other orders
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+# Below the range from which Linux gives out ports by itself; the test processes beside this one have others.
+_RANGE = range(20_000 + _WORKER, 32_000, _WORKERS)
+_ports = itertools.cycle(random.sample(_RANGE, len(_RANGE)))
 
 
 def unused_port() -> int:

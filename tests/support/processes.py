@@ -91,7 +91,7 @@ class PythonProcess:
         state = "runs" if ended is None else f"ended with {ended}"
         return f"process {self.pid} {state}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
-    def wait_for_line(self, start: str, *, timeout: float = 30.0) -> str:
+    def wait_for_line(self, start: str, *, timeout: float = 60.0) -> str:
         """Wait for a whole line of output that begins with `start`, and return it without its end."""
 
         def find_line() -> str | None:
@@ -107,7 +107,7 @@ class PythonProcess:
         # The last line may have been written between the look at the output and the look at the process.
         return any(line.startswith(start) for line in self.stdout.splitlines())
 
-    def wait_for_exit(self, *, timeout: float = 30.0) -> int:
+    def wait_for_exit(self, *, timeout: float = 60.0) -> int:
         """Wait for its end and return the exit code (minus the signal's number, if one killed it)."""
         wait_for(lambda: self.popen.poll() is not None, what=f"process {self.pid} to end", timeout=timeout)
         return self.popen.returncode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.ports import unused_port
 from tests.support.requires import require
 from tests.support.waiting import wait_for
 
@@ -26,9 +26,7 @@ class RedisServer:
         self._folder = folder
         self._settings = [*settings, *(["--requirepass", password] if password else [])]
         self._password = password
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port = found.getsockname()[1]
+        self.port = unused_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 

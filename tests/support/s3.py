@@ -9,6 +9,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.support.ports import unused_port
 from tests.support.processes import PythonProcess
 from tests.support.requires import require_module
 from tests.support.waiting import wait_for
@@ -30,9 +31,7 @@ class S3Server:
     def __init__(self) -> None:
         for module in ("moto", "s3fs"):
             require_module(module)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self._port = found.getsockname()[1]
+        self._port = unused_port()
         self.url = f"s3://{BUCKET}/cache"
         self.env = {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",

@@ -18,6 +18,7 @@ from dsnb.wire.channel import Channel, ChannelCache, open_channel, open_channels
 from dsnb.wire.messages import BlobPiece, BlobRequest, Empty, ForgetRequest
 from dsnb.wire.methods import FORGET, GET_BLOB, HELLO, PUT_BLOB, STATUS
 from tests.security.between import Impostor
+from tests.support.ports import unused_port
 from tests.support.reading import run_in_threads
 from tests.support.waiting import wait_for
 from tests.wire.serving import TOKEN, address, channel_to, connected, port_of_nobody, serving
@@ -128,16 +129,15 @@ def test_a_call_waits_for_a_server_that_is_about_to_start(monkeypatch: pytest.Mo
         return made
 
     monkeypatch.setattr(grpc, "insecure_channel", make_and_watch)
-    with port_of_nobody() as held:
-        pass  # let go at once: the server below takes it
+    port = unused_port()
     done: list[Empty] = []
     states: list[grpc.ChannelConnectivity] = []
-    with channel_to(f"127.0.0.1:{held}") as channel:
+    with channel_to(f"127.0.0.1:{port}") as channel:
         caller = threading.Thread(target=lambda: done.append(channel.call(FORGET, ForgetRequest(), timeout=30)))
         caller.start()
         failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
         wait_for(lambda: failed in states, what="the call to find nobody there")
-        with serving({FORGET: answer}, port=held):
+        with serving({FORGET: answer}, port=port):
             caller.join(30)
     assert done == [Empty()]
 
@@ -307,7 +307,7 @@ def test_what_a_server_says_of_its_trouble_is_told_when_it_lasts() -> None:
         raise UnavailableError("the journal cannot be written", hint="make room")
 
     with connected({FORGET: full}) as channel, pytest.raises(UnavailableError, match="journal cannot") as error:
-        channel.call(FORGET, ForgetRequest(), timeout=0.3)
+        channel.call(FORGET, ForgetRequest(), timeout=1.5)
     assert error.value.hint == "make room"
 
 

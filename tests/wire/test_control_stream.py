@@ -103,7 +103,7 @@ def desk() -> Desk:
 def test_the_first_report_goes_at_once_and_messages_come(desk: Desk) -> None:
     with serving(desk.handlers) as server, calling(address(server)) as caller:
         caller.stream.wait_connected(10)
-        assert caller.heard == [ClientUpdate(has_state=True)]
+        wait_for(lambda: caller.heard == [ClientUpdate(has_state=True)], what="the first message")
         assert caller.stream.broken_since is None
         wait_for(lambda: desk.reports, what="the first report")
         assert (desk.reports[0].seq, desk.reports[0].leaving) == (0, False)
@@ -132,7 +132,7 @@ def test_closing_is_prompt_and_the_last_report_says_leaving(desk: Desk) -> None:
             caller.stream.wait_connected(10)
             began = time.monotonic()
             caller.stream.close()
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 4.0
             caller.stream.close()
         wait_for(lambda: desk.reports[-1].leaving, what="the last report")
         assert [report.leaving for report in desk.reports] == [False, True]
@@ -146,7 +146,7 @@ def test_closing_at_once_still_says_leaving(desk: Desk) -> None:
             before = len(desk.reports)
             with calling(address(server)):
                 began = time.monotonic()
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 4.0
             if desk.reports[before:]:
                 wait_for(lambda: desk.reports[-1].leaving, what="the last report")
 
@@ -172,7 +172,7 @@ def test_who_is_let_go_before_the_first_connection_makes_none(desk: Desk) -> Non
     with serving(desk.handlers) as server, calling(address(server), delay_s=60.0) as caller:
         began = time.monotonic()
         caller.stream.close(released=True)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 4.0
         assert not caller.running
     assert caller.made == 0
 
@@ -195,7 +195,7 @@ def test_closing_is_prompt_where_the_other_side_does_not_answer() -> None:
             caller.stream.wait_connected(10)
             began = time.monotonic()
             caller.stream.close(timeout=0.2)
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 4.0
             over.set()
     finally:
         over.set()
@@ -208,13 +208,15 @@ def test_closing_is_prompt_where_nobody_listens() -> None:
         assert caller.stream.broken_since is not None
         began = time.monotonic()
         caller.stream.close()
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 4.0
     assert caller.failures == [], "somebody may come to listen there"
 
 
 def test_a_receiver_may_close_its_own_stream(desk: Desk) -> None:
-    with serving(desk.handlers) as server, calling(address(server)) as caller:
+    with serving(desk.handlers) as server:
+        caller = Caller(address(server))
         caller.on_message = lambda update: caller.stream.close()
+        caller.stream.start()
         wait_for(lambda: not caller.running, what="the stream to end")
         assert desk.reports[-1].leaving
 
@@ -225,7 +227,7 @@ def test_a_restarted_server_on_the_same_port_is_found_again(desk: Desk) -> None:
         wait_for(lambda: desk.reports, what="the first report")  # the message that connects does not wait for it
         first.stop(0)
         wait_for(lambda: not caller.stream.connected.is_set(), what="the break to be seen")
-        assert caller.stream.broken_since is not None
+        wait_for(lambda: caller.stream.broken_since is not None, what="the break to be dated")
         with serving(desk.handlers, port=first.port):
             caller.stream.wait_connected(20)
             wait_for(lambda: caller.stream.broken_since is None, what="the connection to count as whole")

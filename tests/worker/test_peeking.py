@@ -93,8 +93,10 @@ def test_no_counter_of_a_task_changes(cluster: Cluster) -> None:
     shared = dsnb.distribute("parallel_epochs", cluster.service, job_name="train", cross_trainer_cache=cache)
     elements = iter(dsnb.Dataset.range(50).apply(shared))
     first = [int(element) for element in islice(elements, 3)]
-    wait_for(lambda: cluster.job("train").tasks[0].head == 50, what="all elements to be produced")
+    wait_for(lambda: cluster.job("train").tasks[0].state == "ended", what="all elements to be produced")
+    wait_for(lambda: cluster.job("train").tasks == cluster.job("train").tasks, what="reports that agree")
     before = cluster.job("train").tasks
+    assert before[0].head == 50
     for _ in range(3):
         assert [element.leaves[0].values for element in look(cluster).elements] == ["49", "48", "47", "46"]
     assert cluster.job("train").tasks == before

@@ -158,6 +158,7 @@ def test_readers_without_a_cache_share_what_there_is(make: Make) -> None:
     task, first, second = make(numbers(100)), Collector(), Collector()
     task.open(opening("a", granted=30), first)
     first.wait_for(30)
+    wait_for(lambda: task.debug_state()["finished"], what="all to be produced")
     reading = task.open(opening("b"), second)
     assert second.count <= 35, "more than half of what is left went to one of two readers"
     wait_for(lambda: read_on(reading, second), what="the end")

@@ -138,10 +138,17 @@ def test_a_reader_that_waits_is_woken_by_cancel() -> None:
 
 
 def test_a_thread_in_user_code_is_left_behind_and_closes_the_stage_later() -> None:
-    gate = threading.Event()
-    stage = Counting(5, gate=gate)
+    gate, entered = threading.Event(), threading.Event()
+
+    class Entered(Counting):
+        def produce(self, want: int) -> Run:
+            entered.set()
+            return super().produce(want)
+
+    stage = Entered(5, gate=gate)
     ahead = LookAhead(stage, "test", 2)
     ahead.start()
+    assert entered.wait(30)
     ahead.close_stage(0)
     assert stage.closed_with is None
     gate.set()

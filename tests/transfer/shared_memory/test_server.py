@@ -116,7 +116,7 @@ def test_leaving_is_told_with_what_was_consumed_and_is_prompt() -> None:
         there.worker.sink()
         began = time.monotonic()
         reader.reading.leave(17)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 2.0  # the least that one without an answer takes
         assert there.worker.said == [("leave", 17)], "it is known when leave returns"
         reader.reading.leave(99)
     assert there.worker.said == [("leave", 17)]
