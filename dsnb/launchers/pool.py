@@ -57,13 +57,15 @@ class LaunchedPool:
         with self._scale_lock:
             started = self._start_workers(count - self.size)
             with self._lock:
-                if self._stopped.is_set():  # stop() ran in another thread meanwhile; it did not see `started`
-                    self._stop_workers(started)
-                    return ""
-                self._workers += started
+                stopped = self._stopped.is_set()
+                if not stopped:
+                    self._workers += started
                 leaving = self._workers[count:]
                 del self._workers[count:]
                 self._leaving += leaving
+            if stopped:  # stop() ran in another thread meanwhile; it did not see `started`
+                self._stop_workers(started)
+                return ""
             if leaving:
                 drain_thread = threading.Thread(
                     target=self._drain_and_stop, args=(leaving,), name="dsnb-drain", daemon=True
@@ -149,26 +151,47 @@ class LaunchedPool:
         if self._stopped.is_set():
             return
         self._dispatcher.worker_died(worker.uid, worker.exit_reason())
-        # Under the lock, so that stop() either finds the replacement in `_workers` or prevents it.
+        self._replace(worker)
+
+    def _replace(self, worker: LaunchedWorker) -> None:
+        """Start a replacement of a dead worker, which keeps its place in the pool until then.
+
+        The lock is free during the launch, which may be slow, and during announcements: both may wait for the
+        dispatcher, and a status waits for this lock while it has the dispatcher's.
+        """
         with self._lock:
             if self._stopped.is_set() or worker not in self._workers:
                 return
+            allowed = self._restart_budget.try_spend(time.monotonic())
+            if not allowed:
+                self._workers.remove(worker)
+        if not allowed:
+            self._announce_replacement(worker, replaced=False)
+            return
+        try:
+            # The replacement keeps the dead worker's name: clients treat it as that worker, restarted.
+            # A worker that died before it reported its name has none.
+            replacement = self._launcher.launch(replace(self._config, name=worker.name or None), self._handle_death)
+        except DsnbError as error:  # the engine is gone, for example
+            self._put_in_place(worker, [])
+            self._dispatcher.announce(f"worker {_name(worker)} is not replaced: {error.what}", level="warning")
+            return
+        if self._put_in_place(worker, [replacement]):
+            self._announce_replacement(worker, replaced=True)
+        else:  # meanwhile the pool was stopped, or the dead worker was taken away
+            self._stop_workers([replacement])
+
+    def _put_in_place(self, worker: LaunchedWorker, replacement: list[LaunchedWorker]) -> bool:
+        """Put a replacement, or nothing, in the place of a dead worker; whether the pool still had that worker."""
+        with self._lock:
+            if worker not in self._workers:
+                return False
             index = self._workers.index(worker)
-            replaced = self._restart_budget.try_spend(time.monotonic())
-            try:
-                self._workers[index : index + 1] = self._replacement(worker) if replaced else []
-            except DsnbError as error:  # the engine is gone, for example
-                del self._workers[index]
-                self._dispatcher.announce(f"worker {worker.name} is not replaced: {error.what}", level="warning")
-                return
-        self._announce_replacement(worker.name or "that had just begun", replaced=replaced)
+            self._workers[index : index + 1] = replacement
+            return True
 
-    def _replacement(self, worker: LaunchedWorker) -> list[LaunchedWorker]:
-        # The replacement keeps the dead worker's name: clients treat it as that worker, restarted.
-        # A worker that died before it reported its name has none.
-        return [self._launcher.launch(replace(self._config, name=worker.name or None), self._handle_death)]
-
-    def _announce_replacement(self, name: str, *, replaced: bool) -> None:
+    def _announce_replacement(self, worker: LaunchedWorker, *, replaced: bool) -> None:
+        name = _name(worker)
         limit, seconds = self._restart_budget.limit, self._restart_budget.window_s
         if replaced:
             self._dispatcher.announce(f"worker {name} is being replaced ({self._restart_budget.recent} of {limit})")
@@ -178,3 +201,7 @@ class LaunchedPool:
                 f"in the pipeline or the machine; svc.scale(n) starts new workers",
                 level="warning",
             )
+
+
+def _name(worker: LaunchedWorker) -> str:
+    return worker.name or "that had just begun"

@@ -1,0 +1,165 @@
+"""`LaunchedPool`: deaths and slow launches neither hold up the dispatcher nor leave workers that do not exist."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dsnb.dispatcher.server import DispatchServer
+from dsnb.errors import FailedPreconditionError
+from dsnb.launchers.launcher import LaunchedWorker, Launcher, OnExit
+from dsnb.launchers.pool import LaunchedPool
+from dsnb.worker.config import WorkerConfig
+
+
+class EngineWorker:
+    """A worker of `Engine`: it is ready at once, and ends when the test says so."""
+
+    placed = idle = True
+    stderr: tuple[str, ...] = ()
+
+    def __init__(self, number: int, on_exit: OnExit) -> None:
+        self.uid, self.name = f"uid{number}", f"w{number}"
+        self.stopped = False
+        self.when_waited_for: Callable[[], None] = lambda: None
+        self._on_exit = on_exit
+
+    def die(self) -> threading.Thread:
+        """End without a request; as with all launchers, a thread of its own reports that."""
+        thread = threading.Thread(target=self._on_exit, args=(self,), name="supervising", daemon=True)
+        thread.start()
+        return thread
+
+    def wait_ready(self, timeout: float) -> None:
+        self.when_waited_for()
+
+    def drain(self) -> None:
+        pass
+
+    def ask_to_stop(self) -> None:
+        self.stopped = True
+
+    def stop(self, timeout: float) -> None:
+        self.stopped = True
+
+    def exit_reason(self) -> str:
+        return "its machine was switched off"
+
+
+class Engine(Launcher):
+    """A launcher whose workers exist only in the test."""
+
+    def __init__(self) -> None:
+        self.workers: list[EngineWorker] = []
+        self.before_launch: Callable[[], None] = lambda: None
+
+    def launch(self, config: WorkerConfig, on_exit: OnExit) -> LaunchedWorker:
+        self.before_launch()
+        self.workers.append(EngineWorker(len(self.workers), on_exit))
+        return self.workers[-1]
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[DispatchServer]:
+    with DispatchServer() as dispatcher:
+        yield dispatcher
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def pool(engine: Engine, dispatcher: DispatchServer) -> Iterator[LaunchedPool]:
+    pool = LaunchedPool(engine, dispatcher, WorkerConfig(dispatcher_address=dispatcher.target))
+    dispatcher.set_worker_pool(pool)
+    yield pool
+    pool.stop()
+
+
+class Gate:
+    """Holds up a call until the test opens it; then the call fails if there is an error."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.reached = threading.Event()
+        self._open = threading.Event()
+        self._error = error
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self._open.wait(30.0)
+        if self._error is not None:
+            raise self._error
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def texts(dispatcher: DispatchServer) -> list[str]:
+    return [event.text for event in dispatcher.reported_status().events]
+
+
+def test_a_status_does_not_wait_for_a_slow_replacement_that_then_fails(
+    pool: LaunchedPool, engine: Engine, dispatcher: DispatchServer
+) -> None:
+    pool.scale(1)
+    engine.before_launch = slow = Gate(FailedPreconditionError("the engine is gone"))
+    death = engine.workers[0].die()
+    assert slow.reached.wait(5.0)
+    looked = threading.Event()
+
+    def look() -> None:
+        with dispatcher._dispatcher.locked():  # noqa: SLF001 - as a status does
+            pool.stderr_of("uid0")
+            looked.set()
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    saw_while_slow = looked.wait(5.0)
+    slow.open()
+    death.join(5.0)
+    looking.join(5.0)
+    assert saw_while_slow
+    assert not death.is_alive()
+    assert not looking.is_alive()
+    assert "worker w0 is not replaced: the engine is gone" in texts(dispatcher)
+    assert pool.size == 0
+
+
+def test_a_replacement_that_comes_after_the_stop_is_stopped(pool: LaunchedPool, engine: Engine) -> None:
+    pool.scale(1)
+    engine.before_launch = slow = Gate()
+    death = engine.workers[0].die()
+    assert slow.reached.wait(5.0)
+    stopping = threading.Thread(target=pool.stop, daemon=True)
+    stopping.start()
+    stopping.join(5.0)
+    stopped_while_slow = not stopping.is_alive()
+    slow.open()
+    death.join(5.0)
+    stopping.join(5.0)
+    assert stopped_while_slow
+    assert pool.size == 0
+    assert all(worker.stopped for worker in engine.workers)
+
+
+def test_scaling_while_a_replacement_starts_counts_it(pool: LaunchedPool, engine: Engine) -> None:
+    pool.scale(1)
+    engine.before_launch = slow = Gate()
+    death = engine.workers[0].die()
+    assert slow.reached.wait(5.0)
+    engine.before_launch = lambda: None
+    scaling = threading.Thread(target=pool.scale, args=(2,), daemon=True)
+    scaling.start()
+    scaling.join(5.0)
+    scaled_while_slow = not scaling.is_alive()
+    slow.open()
+    death.join(5.0)
+    scaling.join(5.0)
+    assert scaled_while_slow
+    assert len(engine.workers) == 3
+    assert pool.size == 2
+    assert not any(worker.stopped for worker in engine.workers[1:])
