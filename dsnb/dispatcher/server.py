@@ -189,6 +189,10 @@ class DispatchServer:
         """Set the object that starts and stops this service's workers."""
         self._dispatcher.worker_pool = worker_pool
 
+    def end_autoscaling(self) -> None:
+        """Let no further decision change the number of workers, because they are about to be stopped."""
+        self._dispatcher.autoscale(0, 0)
+
     def __enter__(self) -> DispatchServer:
         self.start()
         return self

@@ -129,7 +129,7 @@ class DaskPool:
         self._dispatcher = dispatcher
         self._config = replace(config, isolation="process")
         self._plugin = f"dsnb-{dispatcher.target}"
-        self._registered = False
+        self._registered = self._stopped = False
         self._count = 0
         self._executor = OnDemandExecutor("dsnb-dask")
         """For calls that wait for every Dask worker: one of them may be suspended."""
@@ -148,7 +148,12 @@ class DaskPool:
         return ()
 
     def scale(self, count: int) -> str:
-        """Scale the cluster to `count` Dask workers, and wait until they serve or a minute has passed."""
+        """Scale the cluster to `count` Dask workers, and wait until they serve or a minute has passed.
+
+        Does nothing once the pool was stopped: the cluster is the user's.
+        """
+        if self._stopped:
+            return ""
         refuse_adaptive(self._cluster)
         here = len(self._client.nthreads())
         if count != here and self._cluster is None:
@@ -178,7 +183,7 @@ class DaskPool:
     def _register(self) -> None:
         from dsnb.launchers.dask_plugin import DsnbPlugin
 
-        if self._registered:
+        if self._registered or self._stopped:
             return
         try:
             self._client.register_plugin(DsnbPlugin(self._plugin, self._config))
@@ -210,10 +215,11 @@ class DaskPool:
 
     def stop(self) -> None:
         """Stop all workers and take the plugin away from the cluster. A second call does nothing."""
-        from dsnb.launchers.dask_plugin import stop_worker
-
+        self._stopped = True
         if not self._registered:
             return
+        from dsnb.launchers.dask_plugin import stop_worker
+
         self._registered, self._count = False, 0
         with suppress(Exception):  # the cluster or the client was closed before, which stopped the workers
             if self._client.status == "running":

@@ -51,10 +51,14 @@ class LaunchedPool:
     def scale(self, count: int) -> str:
         """Start or stop workers until there are `count`. A leaving worker finishes its splits first.
 
+        Does nothing once the pool was stopped.
+
         Returns:
             How many of the new workers wait for resources, as a sentence; empty if all run.
         """
         with self._scale_lock:
+            if self._stopped.is_set():
+                return ""
             started = self._start_workers(count - self.size)
             with self._lock:
                 stopped = self._stopped.is_set()

@@ -65,6 +65,7 @@ class Cluster:
     def _stop(self) -> None:
         self._on_stop()
         atexit.unregister(self.stop)
+        self.dispatcher.end_autoscaling()
         self.pool.stop()
         self.dispatcher.stop()
         note_stopped(self.dispatcher.target, self.connection.name)

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import dsnb
 from dsnb.dispatcher.server import DispatchServer
 from dsnb.errors import FailedPreconditionError
+from dsnb.launchers.dask import DaskPool
 from dsnb.launchers.launcher import LaunchedWorker, Launcher, OnExit
 from dsnb.launchers.pool import LaunchedPool
 from dsnb.worker.config import WorkerConfig
+from tests.support.waiting import wait_for
 
 
 class EngineWorker:
@@ -24,6 +27,7 @@ class EngineWorker:
         self.uid, self.name = f"uid{number}", f"w{number}"
         self.stopped = False
         self.when_waited_for: Callable[[], None] = lambda: None
+        self.when_stopped: Callable[[], None] = lambda: None
         self._on_exit = on_exit
 
     def die(self) -> threading.Thread:
@@ -43,6 +47,7 @@ class EngineWorker:
 
     def stop(self, timeout: float) -> None:
         self.stopped = True
+        self.when_stopped()
 
     def exit_reason(self) -> str:
         return "its machine was switched off"
@@ -163,3 +168,30 @@ def test_scaling_while_a_replacement_starts_counts_it(pool: LaunchedPool, engine
     assert len(engine.workers) == 3
     assert pool.size == 2
     assert not any(worker.stopped for worker in engine.workers[1:])
+
+
+def test_a_pool_that_was_stopped_starts_no_workers(pool: LaunchedPool, engine: Engine) -> None:
+    pool.stop()
+    assert pool.scale(2) == ""
+    assert engine.workers == []
+
+
+def test_a_dask_pool_that_was_stopped_leaves_the_cluster_alone(dispatcher: DispatchServer) -> None:
+    pool = DaskPool(None, None, dispatcher, WorkerConfig(dispatcher_address=dispatcher.target))
+    pool.stop()
+    assert pool.scale(2) == ""  # without a client: an attempt to use it would fail
+
+
+def test_autoscaling_ends_before_the_workers_are_stopped(engine: Engine) -> None:
+    service = dsnb.start(workers=1, on=engine)
+    service.autoscale(1, 1)
+    engine.workers[0].when_stopped = slow = Gate()
+    stopping = threading.Thread(target=service.stop, daemon=True)
+    stopping.start()
+    assert slow.reached.wait(5.0)
+    try:
+        wait_for(lambda: "dsnb-autoscaling" not in {t.name for t in threading.enumerate()}, what="its end", timeout=5.0)
+    finally:
+        slow.open()
+        stopping.join(10.0)
+    assert not stopping.is_alive()
