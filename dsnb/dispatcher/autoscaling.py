@@ -14,7 +14,8 @@ from dsnb.monitor.snapshot import AutoscaleStatus
 if TYPE_CHECKING:
     from dsnb.dispatcher.service import Dispatcher
 
-_JOIN_S = 5.0
+_JOIN_S = 1.0
+"""Enough for a thread that only decides; one that starts workers may take minutes, and ends after that."""
 
 
 class Autoscaling:
@@ -42,8 +43,11 @@ class Autoscaling:
         return AutoscaleStatus(minimum=auto.minimum, maximum=auto.maximum, wanted=auto.wanted, reason=auto.reason)
 
     def stop(self) -> None:
-        """Make no further decisions. Workers that a decision is starting are still started."""
+        """Make no further decisions. Workers that a decision is starting are still started. Does not wait."""
         self._stopped.set()
+
+    def join(self) -> None:
+        """Wait for the end of a decision that was being made at the time of `stop`, but not for workers."""
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
 

@@ -341,18 +341,20 @@ class Dispatcher:
         Raises:
             FailedPreconditionError: the service does not start its workers itself.
         """
-        before, self._autoscaling = self._autoscaling, None
-        if before is not None:
-            before.stop()
-        if not maximum:
-            return
-        if self.worker_pool is None:
+        pool = self.worker_pool
+        if maximum and pool is None:
             raise FailedPreconditionError(
                 "the workers of this service were started one by one",
                 did="nothing was changed",
                 hint="use the metric dsnb_workers_wanted, with which other autoscalers can start and stop them",
             )
-        self._autoscaling = Autoscaling(self, self.worker_pool, minimum, maximum)
+        with self._changed:  # two calls at once must not leave an autoscaler that nobody knows
+            before = self._autoscaling
+            if before is not None:
+                before.stop()
+            self._autoscaling = Autoscaling(self, pool, minimum, maximum) if maximum and pool is not None else None
+        if before is not None:  # without the lock: the decision needs a status
+            before.join()
 
     # ---- reports
 
