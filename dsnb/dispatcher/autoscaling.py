@@ -33,6 +33,8 @@ class Autoscaling:
         self._pool = pool
         self._autoscaler = Autoscaler(minimum, maximum)
         self._stopped = threading.Event()
+        self._announced: dict[str, str] = {}
+        """The last text of each level since the last success."""
         self._thread = threading.Thread(target=self._run, name="dsnb-autoscaling", daemon=True)
         self._thread.start()
 
@@ -62,12 +64,19 @@ class Autoscaling:
                 )
                 if decision is not None and not self._stopped.is_set():
                     self._carry_out(decision)
+                self._announced.clear()
             except DsnbError as error:  # a worker could not be started, or the engine is gone: decided again later
-                self._dispatcher.announce(f"autoscaling failed: {error.what}", "warning")
+                self._announce(f"autoscaling failed: {error.what}", "warning")
             except Exception as bug:  # noqa: BLE001 - a bug of dsnb must not end autoscaling without a word
                 self._dispatcher.report_bug(bug, "autoscaling")
 
     def _carry_out(self, decision: Decision) -> None:
-        self._dispatcher.announce(decision.text, "info")
+        self._announce(decision.text, "info")
         if decision.workers is not None:
             self._pool.scale(decision.workers)
+
+    def _announce(self, text: str, level: str) -> None:
+        """Add to the events what is new. A failure that lasts would otherwise push out all other events."""
+        if self._announced.get(level) != text:
+            self._announced[level] = text
+            self._dispatcher.announce(text, level)

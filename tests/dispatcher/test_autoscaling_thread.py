@@ -11,7 +11,7 @@ import pytest
 from dsnb.dispatcher import autoscaling
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.service import Dispatcher
-from dsnb.errors import DsnbError
+from dsnb.errors import DsnbError, UnavailableError
 from tests.support.waiting import wait_for
 
 
@@ -24,6 +24,7 @@ class Machines:
         self.scaling = threading.Event()
         self.may_return = threading.Event()
         self.failure: DsnbError | None = None
+        self.scale_failure: DsnbError | None = None
         self.calls = 0
 
     def stderr_of(self, uid: str) -> tuple[str, ...]:
@@ -38,6 +39,8 @@ class Machines:
     def scale(self, count: int) -> str:
         self.scaling.set()
         self.may_return.wait(30.0)
+        if self.scale_failure is not None:
+            raise self.scale_failure
         return ""
 
     def release_worker(self, uid: str, *, at_once: bool) -> None:
@@ -86,3 +89,41 @@ def test_switching_it_off_does_not_wait_for_a_slow_start_of_workers(dispatcher: 
     began = time.monotonic()
     dispatcher.autoscale(0, 0)
     assert time.monotonic() - began < 3.0  # a client waits for 5 seconds
+
+
+def failures(dispatcher: Dispatcher) -> list[str]:
+    return [event.text for event in dispatcher.events if event.level == "warning"]
+
+
+def look_again(machines: Machines) -> None:
+    """Wait until autoscaling has looked several times more."""
+    before = machines.calls
+    wait_for(lambda: machines.calls > before + 5, what="more decisions")
+
+
+def test_a_failure_that_lasts_is_announced_once_and_again_after_a_success(
+    dispatcher: Dispatcher, machines: Machines
+) -> None:
+    machines.may_return.set()
+    machines.failure = UnavailableError("the engine is gone")
+    dispatcher.autoscale(1, 1)
+    look_again(machines)
+    assert failures(dispatcher) == ["autoscaling failed: the engine is gone"]
+    machines.failure = UnavailableError("the engine starts")
+    look_again(machines)
+    assert failures(dispatcher)[1:] == ["autoscaling failed: the engine starts"]
+    machines.failure = None
+    look_again(machines)
+    machines.failure = UnavailableError("the engine starts")
+    look_again(machines)
+    assert failures(dispatcher)[2:] == ["autoscaling failed: the engine starts"]
+
+
+def test_a_decision_that_fails_again_and_again_is_announced_once(dispatcher: Dispatcher, machines: Machines) -> None:
+    machines.may_return.set()
+    machines.scale_failure = UnavailableError("the queue is closed")
+    dispatcher.autoscale(1, 1)
+    look_again(machines)
+    decided, failed = [event.text for event in dispatcher.events]
+    assert "from 0 to 1 worker" in decided
+    assert failed == "autoscaling failed: the queue is closed"
