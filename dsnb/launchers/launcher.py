@@ -66,7 +66,7 @@ class LaunchedWorker(Protocol):
 
 
 OnExit = Callable[[LaunchedWorker], None]
-"""Called once if a worker ends that was not asked to."""
+"""Called once if a worker ends that was not asked to, also if it could not start; its uid is then empty."""
 
 
 class Pool(WorkerPool, Protocol):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakSet
 
 from dsnb.dispatcher.server import DispatchServer
 from dsnb.errors import DsnbError
@@ -34,6 +35,8 @@ class LaunchedPool:
         self._config = config
         self._workers: list[LaunchedWorker] = []
         self._leaving: list[LaunchedWorker] = []
+        self._died_early: WeakSet[LaunchedWorker] = WeakSet()
+        """Workers that died before they were put into the pool. Weak: those whose start failed are never put there."""
         self._lock = threading.RLock()
         self._scale_lock = threading.RLock()
         self._stopped = threading.Event()
@@ -64,12 +67,15 @@ class LaunchedPool:
                 stopped = self._stopped.is_set()
                 if not stopped:
                     self._workers += started
+                died_early = [worker for worker in started if worker in self._died_early]
                 leaving = self._workers[count:]
                 del self._workers[count:]
                 self._leaving += leaving
             if stopped:  # stop() ran in another thread meanwhile; it did not see `started`
                 self._stop_workers(started)
                 return ""
+            for worker in died_early:
+                self._replace(worker)
             if leaving:
                 drain_thread = threading.Thread(
                     target=self._drain_and_stop, args=(leaving,), name="dsnb-drain", daemon=True
@@ -154,36 +160,50 @@ class LaunchedPool:
         """Report a dead worker to the dispatcher, and start a replacement if the restart budget allows it."""
         if self._stopped.is_set():
             return
-        self._dispatcher.worker_died(worker.uid, worker.exit_reason())
+        if worker.uid:
+            self._dispatcher.worker_died(worker.uid, worker.exit_reason())
         self._replace(worker)
 
     def _replace(self, worker: LaunchedWorker) -> None:
-        """Start a replacement of a dead worker, which keeps its place in the pool until then.
-
-        The lock is free during the launch, which may be slow, and during announcements: both may wait for the
-        dispatcher, and a status waits for this lock while it has the dispatcher's.
-        """
+        """Start a replacement of a dead worker if the restart budget allows it; without one, the worker is removed."""
         with self._lock:
+            if worker not in self._workers and worker not in self._leaving:
+                self._died_early.add(worker)
             if self._stopped.is_set() or worker not in self._workers:
                 return
             allowed = self._restart_budget.try_spend(time.monotonic())
             if not allowed:
                 self._workers.remove(worker)
-        if not allowed:
+        if not worker.uid:
+            self._dispatcher.announce(f"a worker could not be started: {worker.exit_reason()}", level="warning")
+        if allowed:
+            self._start_replacement(worker)
+        else:
             self._announce_replacement(worker, replaced=False)
-            return
+
+    def _start_replacement(self, worker: LaunchedWorker) -> None:
+        """Start a replacement of a dead worker, which keeps its place in the pool until then.
+
+        The lock is free during the launch, which may be slow, and during announcements: both may wait for the
+        dispatcher, and a status waits for this lock while it has the dispatcher's.
+        """
         try:
             # The replacement keeps the dead worker's name: clients treat it as that worker, restarted.
             # A worker that died before it reported its name has none.
             replacement = self._launcher.launch(replace(self._config, name=worker.name or None), self._handle_death)
-        except DsnbError as error:  # the engine is gone, for example
+        except Exception as error:  # noqa: BLE001 - engines raise many classes; a dead worker must not stay in the pool
             self._put_in_place(worker, [])
-            self._dispatcher.announce(f"worker {_name(worker)} is not replaced: {error.what}", level="warning")
+            what = error.what if isinstance(error, DsnbError) else f"{type(error).__name__}: {error}"
+            self._dispatcher.announce(f"worker {_name(worker)} is not replaced: {what}", level="warning")
             return
-        if self._put_in_place(worker, [replacement]):
-            self._announce_replacement(worker, replaced=True)
-        else:  # meanwhile the pool was stopped, or the dead worker was taken away
+        if not self._put_in_place(worker, [replacement]):  # meanwhile it was taken away, or the pool was stopped
             self._stop_workers([replacement])
+            return
+        self._announce_replacement(worker, replaced=True)
+        with self._lock:
+            died_early = replacement in self._died_early
+        if died_early:
+            self._replace(replacement)
 
     def _put_in_place(self, worker: LaunchedWorker, replacement: list[LaunchedWorker]) -> bool:
         """Put a replacement, or nothing, in the place of a dead worker; whether the pool still had that worker."""

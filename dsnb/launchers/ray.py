@@ -238,7 +238,7 @@ class RayWorker:
             self._thread.join(_IDLE_POLL_S)
 
     def exit_reason(self) -> str:
-        return self._exit_reason
+        return self._exit_reason if self._refusal is None else self._refusal.what
 
     def __repr__(self) -> str:
         state = "ended" if self._ended.is_set() else "running" if self._answered.is_set() else "starting"
@@ -273,7 +273,7 @@ class RayWorker:
             self._answered.set()
             self._ended.set()
         self._remove()
-        if self.uid and not self._stopping and not self._draining:
+        if not self._stopping and not self._draining:
             self._on_exit(self)
 
     def _start(self) -> None:

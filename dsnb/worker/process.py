@@ -193,6 +193,8 @@ class WorkerProcess:
 
     def exit_reason(self) -> str:
         """Why the process ended, in words, with the last lines of its standard error."""
+        if self._refusal is not None:
+            return self._refusal.what
         returncode = self._process.returncode if self._process is not None else None
         assert returncode is not None, "it has not ended"
         if self._command:
@@ -223,7 +225,7 @@ class WorkerProcess:
             self._answered.set()
             self._ended.set()
         drained = self._draining and self._process is not None and self._process.returncode == 0
-        if self.uid and not self._stopping and not drained:
+        if not self._stopping and not drained:
             self._on_death(self)
 
     def _spawn(self) -> None:

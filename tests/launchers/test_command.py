@@ -50,6 +50,23 @@ def test_a_killed_worker_is_replaced_and_its_command_named() -> None:
         assert "worker w0 is being replaced (1 of 5)" in told
 
 
+@pytest.mark.slow
+def test_replacements_that_cannot_start_leave_the_service_and_it_can_be_scaled_again(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    script = 'test -e "$0" && { echo the queue is closed >&2; exit 3; }; exec "$@"'
+    with dsnb.start(workers=1, on=Command(["bash", "-c", script, str(closed), *WORKER])) as service:
+        (worker,) = service.status().workers
+        closed.touch()
+        os.kill(worker.pid, signal.SIGKILL)
+        wait_for(lambda: service.workers == 0, what="the end of all attempts", timeout=60)
+        told = " ".join(event.text for event in service.status().events)
+        assert "the queue is closed" in told
+        assert "is not replaced: 5 workers died" in told
+        closed.unlink()
+        service.scale(1)
+        assert read(service) == list(range(50))
+
+
 def test_a_command_that_starts_no_worker_is_reported_with_what_it_said() -> None:
     with pytest.raises(UnavailableError, match="ended with exit code 3; it last said: no such partition"):
         dsnb.start(workers=1, on=Command(["bash", "-c", "echo no such partition >&2; exit 3", "{arguments}"]))

@@ -59,10 +59,12 @@ class Engine(Launcher):
     def __init__(self) -> None:
         self.workers: list[EngineWorker] = []
         self.before_launch: Callable[[], None] = lambda: None
+        self.after_launch: Callable[[], None] = lambda: None
 
     def launch(self, config: WorkerConfig, on_exit: OnExit) -> LaunchedWorker:
         self.before_launch()
         self.workers.append(EngineWorker(len(self.workers), on_exit))
+        self.after_launch()
         return self.workers[-1]
 
 
@@ -195,3 +197,48 @@ def test_autoscaling_ends_before_the_workers_are_stopped(engine: Engine) -> None
         slow.open()
         stopping.join(10.0)
     assert not stopping.is_alive()
+
+
+def test_a_worker_that_dies_while_others_still_start_is_replaced(
+    pool: LaunchedPool, engine: Engine, dispatcher: DispatchServer
+) -> None:
+    def the_first_dies() -> None:
+        engine.workers[0].die().join(5.0)
+
+    def launched() -> None:
+        if len(engine.workers) == 2:
+            engine.workers[1].when_waited_for = the_first_dies
+
+    engine.after_launch = launched
+    pool.scale(2)
+    assert len(engine.workers) == 3
+    assert pool.size == 2
+    pool.stop()
+    assert [worker.stopped for worker in engine.workers] == [False, True, True]
+    assert "worker w0 is being replaced (1 of 5)" in texts(dispatcher)
+
+
+def test_a_replacement_that_dies_at_once_is_replaced(pool: LaunchedPool, engine: Engine) -> None:
+    def the_second_dies() -> None:
+        if len(engine.workers) == 2:
+            engine.workers[1].die().join(5.0)
+
+    pool.scale(1)
+    engine.after_launch = the_second_dies
+    engine.workers[0].die().join(5.0)
+    pool.stop()
+    assert [worker.stopped for worker in engine.workers] == [False, False, True]
+
+
+def test_a_worker_whose_replacement_fails_with_another_error_leaves_the_pool(
+    pool: LaunchedPool, engine: Engine, dispatcher: DispatchServer
+) -> None:
+    pool.scale(1)
+    engine.before_launch = failing = Gate(OSError("the engine answers nonsense"))
+    failing.open()
+    engine.workers[0].die().join(5.0)
+    assert "worker w0 is not replaced: OSError: the engine answers nonsense" in texts(dispatcher)
+    assert pool.size == 0
+    engine.before_launch = lambda: None
+    pool.scale(1)
+    assert pool.size == 1
