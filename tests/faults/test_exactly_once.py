@@ -75,9 +75,11 @@ def test_a_reader_that_sleeps_and_is_killed_causes_no_duplicate(scene: Scene, tr
     scene.register(dsnb.Dataset.range(300))
     victim = scene.read(transfer=transfer, pause_s=1.0)
     scene.wait_for(victim, 3)
-    other = scene.read(transfer=transfer)
+    # It begins when the other is killed: later it might have ended, as no reader waits for what another has in hand.
+    other = scene.read(transfer=transfer, gate=scene.gate)
     wait_for(lambda: 0.25 < time.time() - victim.log.stat().st_mtime < 0.75, what="the reader to be asleep")
     victim.kill()
+    scene.open_gate()
     scene.ended()
     scene.check_each_once(300)
     assert len(other.got) == 300 - len(victim.got)
