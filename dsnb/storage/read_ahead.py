@@ -60,16 +60,18 @@ class ReadAhead(io.RawIOBase):
         self._request()
         if not self._fetches:
             return b""
-        fetch = self._fetches.popleft()
+        fetch = self._fetches[0]
         if not fetch.done() and self._next_start > self._block_bytes:
             self._ahead = min(2 * self._ahead, self._most_ahead)
         self._request()
-        return result_of(fetch, self._file.url)
+        data = result_of(fetch, self._file.url)
+        self._fetches.popleft()  # not before: an interrupt while it waits must not lose the block
+        return data
 
     def _request(self) -> None:
         """Request as many blocks as may be under way; the one that is waited for is not counted."""
         size = self._file.size or 0
-        while len(self._fetches) < self._ahead and self._next_start < size:
+        while len(self._fetches) <= self._ahead and self._next_start < size:
             end = self._next_start + self._block_bytes
             self._fetches.append(self._file.fetch(self._next_start, end))
             self._next_start = end

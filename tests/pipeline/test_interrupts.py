@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import _base as futures
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsnb.pipeline.dataset import Dataset
+from dsnb.pipeline.engine.iterator import ElementIterator
 from dsnb.pipeline.engine.stage import as_list
-from tests.pipeline.driving import MOST, context, plain, run
+from dsnb.pipeline.file_datasets import ParquetDataset, TextLineDataset, TFRecordDataset, WebDataset
+from dsnb.pipeline.parquet import row_groups
+from dsnb.pipeline.sources import compressed, web_samples
+from dsnb.pipeline.tfrecord import reader
+from dsnb.pipeline.tfrecord.writer import TFRecordWriter
+from dsnb.storage import read_ahead, urls
+from tests.pipeline.driving import MOST, context, drain, plain, run
 from tests.pipeline.test_dataset import CHAIN_STEPS
+from tests.support.interrupting import interrupted_at
+from tests.support.parquet import write_numbers
+from tests.support.requires import require_module
+from tests.support.shards import shard
 
 
 class Stop:
@@ -82,3 +99,149 @@ CALLING: dict[str, Callable[[Callable[[], None]], Dataset]] = {
 def test_an_interrupted_function_is_called_again(name: str, at: int, wants: list[int]) -> None:
     whole = [plain(x) for x in run(CALLING[name](lambda: None))]
     assert interrupted(CALLING[name](Stop(at)), wants) == whole
+
+
+READING = [compressed, reader, web_samples, row_groups, read_ahead, urls, tarfile, gzip, futures]
+"""Where the bytes of files are read and taken apart, by dsnb and by the standard library."""
+PARTS = [f"{number:02}".encode() * 100 for number in range(12)]
+LONG_PARTS = [part * 600 for part in PARTS]  # several blocks of a store
+
+
+def lines(folder: Path, pack: Callable[[bytes], bytes] = bytes, parts: list[bytes] = PARTS) -> list[str]:
+    for name in "ab":
+        (folder / name).write_bytes(pack(b"".join(name.encode() + part + b"\n" for part in parts)))
+    return [str(folder / name) for name in "ab"]
+
+
+def records(folder: Path, compression: str = "", parts: list[bytes] = PARTS) -> list[str]:
+    for name in "ab":
+        with TFRecordWriter(str(folder / name), compression) as writer:
+            for part in parts:
+                writer.write(name.encode() + part)
+    return [str(folder / name) for name in "ab"]
+
+
+def damaged_records(folder: Path) -> list[str]:
+    paths = records(folder)
+    data = bytearray(Path(paths[0]).read_bytes())
+    data[3 * (len(data) // len(PARTS)) + 20] ^= 1
+    Path(paths[0]).write_bytes(data)
+    return paths
+
+
+def samples(folder: Path, suffix: str = ".tar", parts: list[bytes] = PARTS[:4]) -> list[str]:
+    files = [(f"{number}.{kind}", part) for number, part in enumerate(parts) for kind in ("jpg", "cls")]
+    return [shard(folder / f"{name}{suffix}", [(name + file, data) for file, data in files]) for name in "ab"]
+
+
+def stored(paths: list[str]) -> list[str]:
+    """The same files in a store."""
+    require_module("fsspec")
+    import fsspec
+
+    system = fsspec.filesystem("memory")
+    system.pipe({path: Path(path).read_bytes() for path in paths})
+    return [f"memory://{path}" for path in paths]
+
+
+FILES: dict[str, Callable[[Path], Dataset]] = {
+    "lines": lambda folder: TextLineDataset(lines(folder), buffer_size=300),
+    "lines, gzip": lambda folder: TextLineDataset(lines(folder, gzip.compress), "GZIP", buffer_size=10),
+    "lines, zlib": lambda folder: TextLineDataset(lines(folder, zlib.compress), "ZLIB", buffer_size=10),
+    "lines in a store": lambda folder: TextLineDataset(stored(lines(folder, parts=LONG_PARTS))),
+    "records": lambda folder: TFRecordDataset(records(folder), buffer_size=300),
+    "records, gzip": lambda folder: TFRecordDataset(records(folder, "GZIP"), "GZIP", buffer_size=10),
+    "records, one damaged": lambda folder: TFRecordDataset(damaged_records(folder), buffer_size=300),
+    "records in a store": lambda folder: TFRecordDataset(stored(records(folder, parts=LONG_PARTS))),
+    "samples": lambda folder: WebDataset(samples(folder)),
+    "samples, gzip": lambda folder: WebDataset(samples(folder, ".tar.gz")),
+    "samples in a store": lambda folder: WebDataset(stored(samples(folder, parts=LONG_PARTS[:6]))),
+    "row groups": lambda folder: ParquetDataset(write_numbers(folder, 2, 30), batch_size=4),
+    "row groups in a store": lambda folder: ParquetDataset(stored(write_numbers(folder, 2, 30)), batch_size=4),
+}
+
+
+def read_on(elements: ElementIterator, when_interrupted: Callable[[], None] = lambda: None) -> Iterator[Any]:
+    """What the rest of an iteration gives, errors in their places."""
+    for _ in range(MOST):
+        try:
+            yield plain(next(elements))
+        except StopIteration:
+            return
+        except KeyboardInterrupt:
+            when_interrupted()
+        except Exception as error:  # noqa: BLE001 - what a pipeline raises is part of what it gives
+            yield plain(error)
+    raise AssertionError(f"no end after {MOST} elements")
+
+
+def read_interrupted(
+    dataset: Dataset, at: int, when_interrupted: Callable[[], None] = lambda: None
+) -> tuple[list[Any], int, Any]:
+    """What comes for one who is interrupted at a line and reads on; how much came before that, and the state then."""
+    found: list[Any] = []
+    before: list[tuple[int, Any]] = []
+    with interrupted_at(READING, at), closing(iter(dataset)) as elements:
+
+        def note() -> None:
+            before.append((len(found), elements.state_dict()))
+            when_interrupted()
+
+        found.extend(read_on(elements, note))
+    return found, *(before[0] if before else (0, None))
+
+
+# A file that was just opened is left to the garbage collector.
+lost_files_are_no_matter = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@lost_files_are_no_matter
+@pytest.mark.parametrize("name", FILES)
+def test_an_interrupted_read_of_files_goes_on_here_and_elsewhere(name: str, tmp_path: Path) -> None:
+    dataset = FILES[name](tmp_path)
+    with interrupted_at(READING, None) as count, closing(iter(dataset)) as elements:
+        whole = list(read_on(elements))
+    for at in range(0, count.lines, max(1, count.lines // 30)):
+        found, begin, state = read_interrupted(dataset, at)
+        assert found == whole, f"interrupted at line {at} of {count.lines}"
+        if state is not None:
+            with closing(iter(dataset)) as elsewhere:
+                elsewhere.load_state_dict(state)
+                assert list(read_on(elsewhere)) == whole[begin:], f"interrupted at line {at} of {count.lines}"
+
+
+@lost_files_are_no_matter
+@pytest.mark.parametrize("name", ["lines, gzip", "records", "samples"])
+@pytest.mark.parametrize("kept", [None, 0.3], ids=["removed", "cut off"])
+def test_a_file_that_changed_since_the_interrupt_is_one_error(name: str, kept: float | None, tmp_path: Path) -> None:
+    dataset = FILES[name](tmp_path)
+    first = Path(dataset.operation.files[0])  # type: ignore[attr-defined]  # of a source of files
+    with interrupted_at(READING, None) as count, closing(iter(dataset)) as elements:
+        whole = list(read_on(elements))
+
+    def change() -> None:
+        data = first.read_bytes()
+        first.unlink()
+        if kept is not None:
+            first.write_bytes(data[: int(len(data) * kept)])
+
+    found, *_ = read_interrupted(dataset, count.lines * 4 // 10, change)
+    lost_at = found.index("FileNotFoundError" if kept is None else "DataLossError")
+    assert 0 < lost_at < len(whole) // 2
+    assert found[:lost_at] + found[lost_at + 1 :] == whole[:lost_at] + whole[len(whole) // 2 :]
+
+
+def test_the_pull_after_an_interrupted_one_returns_no_more_than_is_wanted(tmp_path: Path) -> None:
+    dataset = FILES["records"](tmp_path)
+    whole = run(dataset)
+    with interrupted_at(READING, None) as count:
+        run(dataset)
+    stage = dataset.operation.build(context())
+    with interrupted_at(READING, count.lines // 2), pytest.raises(KeyboardInterrupt):
+        stage.pull(1024)
+    try:
+        assert drain(stage, [2]) == whole  # checks the length of each run
+    finally:
+        stage.close()

@@ -7,6 +7,7 @@ import random
 import socket
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import _base as futures
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dsnb.storage import read_ahead, urls
 from dsnb.storage.read_ahead import ReadAhead
 from dsnb.storage.urls import RemoteFile
 from tests.support.file_server import FileServer
+from tests.support.interrupting import interrupted_at
 from tests.support.requires import require_module
 
 DATA = random.Random(1).randbytes(300_000)
@@ -89,6 +91,23 @@ def test_several_blocks_are_under_way_at_once(server: FileServer) -> None:
         read = b"".join(iter(lambda: file.read(10_000), b""))
     assert read == DATA
     assert server.most_at_once > 1
+
+
+def test_an_interrupted_wait_for_a_block_loses_none(server: FileServer) -> None:
+    remote = RemoteFile(f"{server.url}/a.bin")
+    with interrupted_at([futures], None) as count, ReadAhead(remote, 30_000) as file:
+        assert file.read() == DATA
+    interrupts = 0
+    for at in range(0, count.lines, max(1, count.lines // 15)):
+        read = b""
+        with interrupted_at([futures], at), ReadAhead(remote, 30_000) as file:
+            for _ in range(len(DATA) // 30_000 + 1):
+                try:
+                    read += file.read(30_000)
+                except KeyboardInterrupt:
+                    interrupts += 1
+        assert read == DATA, f"interrupted at line {at} of {count.lines}"
+    assert interrupts
 
 
 def test_a_failed_request_is_repeated(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,11 +161,11 @@ class RowGroupReader:
     def _read_remote(self, file: int, group: int) -> pa.Table:
         if (file, group) not in self._expected:
             self.expect(file, group)
-        fetch = self._expected.pop((file, group))
-        self._expected_bytes.pop((file, group))
+        fetch = self._expected[file, group]
         if not fetch.done():
             self._ahead = min(2 * self._ahead, _MOST_GROUPS_AHEAD)
         pieces = result_of(fetch, self._files[file])
+        self.forget(file, group)
         self._check_size(file, pieces.size)
         return self._read_table(_PiecesFile(pieces), file, group)
 

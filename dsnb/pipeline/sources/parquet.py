@@ -157,11 +157,11 @@ class ParquetStage(SourceStage):
     def produce(self, want: int) -> Run:
         while (group := self._group or self._open_next()) is not None:
             try:
-                table = self._table_of(group)
+                table = self._table_of(group) if group.done < group.batches else None
             except Exception:
                 self._finish_group()
                 raise
-            if group.done < group.batches:
+            if table is not None and group.done < group.batches:
                 return self._batches(group, table, want)
             self._finish_group()
         return []
@@ -229,8 +229,8 @@ class ParquetStage(SourceStage):
                 error = failure
             number += 1
         group.done = number
-        if group.done == group.batches:
-            self._finish_group()
+        if number == group.batches:
+            group.table = None  # the next pull finishes the group: an interrupt there must not lose these batches
         return out if error is None else self.fail_after(error, out)
 
     def _batch(self, group: _OpenGroup, table: pa.Table, number: int) -> dict[str, Any]:

@@ -1,16 +1,29 @@
-"""The stage of sources that read one file after another, each as a sequence of records."""
+"""Stages of sources that read one file after another.
+
+Theory of operation. An interrupt (Ctrl-C in a cell) may end a read anywhere: in a buffer of the standard library, in a
+decompressor, in a generator. What these had in hand is lost, and none of them can go on. So the reader is dropped, and
+the next pull opens the same file again and reads past the records that it has already given.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from dsnb.pipeline.engine.stage import Run
 from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.splits import FileSource, SourceStage
 
 
-class FileReader(Protocol):
+class Closable(Protocol):
+    """Reads one file."""
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class FileReader(Closable, Protocol):
     """Reads the records of one file."""
 
     def next(self) -> Any:
@@ -21,13 +34,12 @@ class FileReader(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Close the file."""
-        ...
+
+R = TypeVar("R", bound=Closable)
 
 
-class RecordFilesStage(SourceStage):
-    """Returns records, with one file open at a time.
+class FilesStage(SourceStage, Generic[R]):
+    """Reads one file after another, with one file open at a time. Subclasses implement `read` and `read_past`.
 
     A file that cannot be opened is one error, and reading continues with the next file.
 
@@ -39,15 +51,79 @@ class RecordFilesStage(SourceStage):
 
     takes_positions_when_needed = True
 
-    def __init__(self, operation: FileSource, context: BuildContext, open_reader: Callable[[str], FileReader]) -> None:
+    def __init__(self, operation: FileSource, context: BuildContext, open_reader: Callable[[str], R]) -> None:
         super().__init__(operation.name, context, len(operation.files))
         self._files = operation.files
         self._open_reader = open_reader
-        self._reader: FileReader | None = None
-        self._interrupted: list[Any] = []
+        self._file: int | None = None
+        """The number of the file that is being read, also while an interrupt has left it closed."""
+        self._reader: R | None = None
+        self._given = 0
+        """How many records of it were read, including errors in place of records."""
+        self._failed: set[int] = set()
+        """Which of them were errors."""
 
     def produce(self, want: int) -> Run:
-        out, self._interrupted = self._interrupted, []
+        try:
+            return self.read(want)
+        except Exception:
+            raise
+        except BaseException:
+            self._close_reader()
+            raise
+
+    def read(self, want: int) -> Run:
+        """Do the work of `produce`. Records that were not returned when it is interrupted, but counted, are kept."""
+        raise NotImplementedError
+
+    def read_past(self, reader: R, count: int) -> None:
+        """Drop records that the file has given before an interrupt."""
+        raise NotImplementedError
+
+    def _open_next(self, unseen: int = 0) -> R | None:
+        """Open the next file, or again the one that an interrupt has left closed; None at the end."""
+        if self._file is None:
+            self.note_splits_finished(unseen)
+            for position in self._splits.take(1):
+                self._file, self._given, self._failed = position, 0, set()
+        if self._file is None:
+            return None
+        try:
+            reader = self._open_reader(self._files[self._file])
+            self._reader = reader
+            if self._given:
+                self.read_past(reader, self._given)
+        except Exception:
+            self._close_file()
+            raise
+        return reader
+
+    def _close_file(self) -> None:
+        self._file = None
+        self._close_reader()
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def release(self, unread: int) -> None:
+        self._close_file()
+
+
+class RecordFilesStage(FilesStage[FileReader]):
+    """Returns records."""
+
+    def __init__(self, operation: FileSource, context: BuildContext, open_reader: Callable[[str], FileReader]) -> None:
+        super().__init__(operation, context, open_reader)
+        self._run: list[Any] = []
+        """What the next pull returns first: empty unless one was interrupted."""
+
+    def read(self, want: int) -> Run:
+        out = self._run
+        if len(out) > want:
+            self._run = out[want:]
+            return out[:want]
         try:
             while len(out) < want and (reader := self._reader or self._open_next(len(out))) is not None:
                 record = reader.next()
@@ -55,23 +131,19 @@ class RecordFilesStage(SourceStage):
                     self._close_file()
                 else:
                     out.append(record)
+                    self._given += 1
         except Exception as failure:  # noqa: BLE001 - records before an error are delivered first
+            self._failed.add(self._given)
+            self._given += 1
+            self._run = []
             return self.fail_after(failure, out)
-        except BaseException:
-            self._interrupted = out
-            raise
+        self._run = []
         return out
 
-    def _open_next(self, unseen: int) -> FileReader | None:
-        self.note_splits_finished(unseen)
-        for position in self._splits.take(1):
-            self._reader = self._open_reader(self._files[position])
-        return self._reader
-
-    def _close_file(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
-
-    def release(self, unread: int) -> None:
-        self._close_file()
+    def read_past(self, reader: FileReader, count: int) -> None:
+        for number in range(count):
+            try:
+                reader.next()
+            except Exception:
+                if number not in self._failed:
+                    raise

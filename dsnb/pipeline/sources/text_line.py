@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from itertools import islice
-from typing import IO, Any, cast
+from typing import IO, Any, Final
 
 from dsnb.elements.spec import STR, TensorSpec
 from dsnb.errors import DataLossError, DsnbError
@@ -12,8 +12,11 @@ from dsnb.pipeline.engine.calls import UserFunction
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.sources.compressed import BUFFER_BYTES, open_file
-from dsnb.pipeline.splits import FileSource, SourceStage
+from dsnb.pipeline.sources.record_files import FilesStage
+from dsnb.pipeline.splits import FileSource
 from dsnb.storage.urls import shown
+
+_READ_ERRORS: Final = (DsnbError, OSError, EOFError, zlib.error)
 
 
 class TextLines(FileSource, frozen=True, kw_only=True):
@@ -34,82 +37,73 @@ class TextLines(FileSource, frozen=True, kw_only=True):
         return TextLinesStage(self, context)
 
 
-class TextLinesStage(SourceStage):
-    """Returns lines, with one file open at a time.
+class TextLinesStage(FilesStage[IO[bytes]]):
+    """Returns lines.
 
-    A file that cannot be opened or read further is one error, and reading continues with the next file. A line that is
-    not valid UTF-8 is one error, and reading continues with the next line.
+    A file that cannot be read further is one error, and reading continues with the next file. A line that is not valid
+    UTF-8 is one error, and reading continues with the next line.
     """
 
-    takes_positions_when_needed = True
-
     def __init__(self, operation: TextLines, context: BuildContext) -> None:
-        super().__init__(operation.name, context, len(operation.files))
-        self._operation = operation
-        self._opened_files = context.opened_files
+        def open_lines(path: str) -> IO[bytes]:
+            return open_file(path, operation.compression, operation.buffer_bytes, context.opened_files)
+
+        super().__init__(operation, context, open_lines)
         self._decode = UserFunction(_decode_line, operation.name, keep_results=False)
-        self._file: IO[bytes] | None = None
         self._undecoded: list[bytes] = []
         self._file_error: Exception | None = None
-        self._path = ""
 
-    def produce(self, want: int) -> Run:
-        lines = self._undecoded[:want] or self._read(want)
-        self._undecoded = self._undecoded[want:]
+    def read(self, want: int) -> Run:
+        if not self._undecoded:
+            self._read_lines(want)
+        lines = self._undecoded[:want]
         out: list[Any] = []
         failure = self._decode.extend(out, lines)
         if failure is None:
+            self._undecoded = self._undecoded[want:]
             return out
         if not isinstance(failure, Exception):
-            self._undecoded = lines + self._undecoded
             raise failure
-        self._undecoded = lines[len(out) + 1 :] + self._undecoded
+        self._undecoded = self._undecoded[len(out) + 1 :]
         return self.fail_after(failure, out)
 
-    def _read(self, want: int) -> list[bytes]:
-        """Return raw lines; the error of a file is raised after the lines that could be read from it."""
-        if self._file_error is not None:
-            broken, self._file_error = self._file_error, None
-            self._close_file()
-            raise broken
-        while self._file is not None or self._open_next():
+    def _read_lines(self, want: int) -> None:
+        """Read raw lines; the error of a file is raised after the lines that could be read from it."""
+        while not self._undecoded:
+            if self._file_error is not None:
+                broken, self._file_error = self._file_error, None
+                self._close_file()
+                raise broken
+            file = self._reader or self._open_next()
+            if file is None:
+                return
             lines: list[bytes] = []
             try:
-                lines.extend(islice(cast("IO[bytes]", self._file), want))
-            except (DsnbError, OSError, EOFError, zlib.error) as failure:
+                lines.extend(islice(file, want))
+            except _READ_ERRORS as failure:
                 self._file_error = self._as_data_loss(failure)
             if lines:
-                return lines
-            self._close_file()
-            if self._file_error is not None:
-                return self._read(want)
-        return []
+                self._undecoded, self._given = lines, self._given + len(lines)
+            elif self._file_error is None:
+                self._close_file()
+
+    def read_past(self, reader: IO[bytes], count: int) -> None:
+        try:
+            for _ in islice(reader, count):
+                pass
+        except _READ_ERRORS as failure:
+            raise self._as_data_loss(failure) from None
 
     def _as_data_loss(self, failure: Exception) -> Exception:
         """Return errors of disk and store unchanged, and errors of the decompressor as one that names the file."""
         if isinstance(failure, DsnbError) or getattr(failure, "errno", None) is not None:
             return failure
+        assert self._file is not None, "it is being read"
         return DataLossError(
-            f"{shown(self._path)} cannot be unpacked ({failure})",
+            f"{shown(self._files[self._file])} cannot be unpacked ({failure})",
             did="the rest of the file was left out; reading continues with the next file",
             hint='write it again; `compression_type` is "GZIP", "ZLIB" or "" for a file that is not compressed',
         )
-
-    def _open_next(self) -> bool:
-        self.note_splits_finished()
-        for position in self._splits.take(1):
-            self._path, operation = self._operation.files[position], self._operation
-            self._file = open_file(self._path, operation.compression, operation.buffer_bytes, self._opened_files)
-            return True
-        return False
-
-    def _close_file(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def release(self, unread: int) -> None:
-        self._close_file()
 
 
 def _decode_line(raw: bytes) -> str:
