@@ -124,20 +124,21 @@ class SplitCursor:
     """
 
     def __init__(self, context: BuildContext, count: int) -> None:
-        everything: list[tuple[int, int]] = [(0, count)]
         feed = context.splits
         self._feed, self._provider = feed, context.provider
         self._size, self._count = context.split_size, count
         self._smaller_split: tuple[int, int] | None = None
         """The last split, if it has fewer positions: how many were taken up to its end, and how many it has."""
-        self._ranges: Iterator[tuple[int, int]] = iter(everything) if feed is None else feed.open(context.provider)
+        self._ranges: Iterator[tuple[int, int]] = iter(()) if feed is None else feed.open(context.provider)
         self.taken = 0
         """How many positions were taken since the source began."""
         self.on_take: Callable[[int, int], None] | None = None
         """Called with the positions that were taken before, and the next one."""
         self._repetition = feed.repetition(context.provider) if feed is not None else 0
         self._first = 0
-        self._end = 0
+        self._end = count if feed is None else 0
+        self.last = -1
+        """The position that was taken last."""
         self._waits = Stopwatch()
         """Measures waiting for the feed."""
 
@@ -155,11 +156,12 @@ class SplitCursor:
             if piece is None:
                 return range(0)
             self._first, self._end = piece
-        first, self._first = self._first, min(self._first + most, self._end)
+        first, end = self._first, min(self._first + most, self._end)
         if self.on_take is not None:
             self.on_take(self.taken, first)
-        self.taken += self._first - first
-        return range(first, self._first)
+        # All at once, and last: an interrupt before this has taken nothing.
+        self._first, self.taken, self.last = end, self.taken + end - first, end - 1
+        return range(first, end)
 
     def resume_point(self, skipped: int, finished: int, skip: int) -> ResumePoint:
         """Return where a source continues after finishing some of its positions.

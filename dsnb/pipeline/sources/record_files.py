@@ -55,8 +55,8 @@ class FilesStage(SourceStage, Generic[R]):
         super().__init__(operation.name, context, len(operation.files))
         self._files = operation.files
         self._open_reader = open_reader
-        self._file: int | None = None
-        """The number of the file that is being read, also while an interrupt has left it closed."""
+        self._finished = 0
+        """How many files are read; one more was taken if a file is being read, or an interrupt has left it closed."""
         self._reader: R | None = None
         self._given = 0
         """How many records of it were read, including errors in place of records."""
@@ -82,14 +82,13 @@ class FilesStage(SourceStage, Generic[R]):
 
     def _open_next(self, unseen: int = 0) -> R | None:
         """Open the next file, or again the one that an interrupt has left closed; None at the end."""
-        if self._file is None:
+        if self._splits.taken == self._finished:
             self.note_splits_finished(unseen)
-            for position in self._splits.take(1):
-                self._file, self._given, self._failed = position, 0, set()
-        if self._file is None:
-            return None
+            self._given, self._failed = 0, set()
+            if not self._splits.take(1):
+                return None
         try:
-            reader = self._open_reader(self._files[self._file])
+            reader = self._open_reader(self._path)
             self._reader = reader
             if self._given:
                 self.read_past(reader, self._given)
@@ -98,8 +97,13 @@ class FilesStage(SourceStage, Generic[R]):
             raise
         return reader
 
+    @property
+    def _path(self) -> str:
+        """The file that is being read."""
+        return self._files[self._splits.last]
+
     def _close_file(self) -> None:
-        self._file = None
+        self._finished = self._splits.taken
         self._close_reader()
 
     def _close_reader(self) -> None:

@@ -98,9 +98,8 @@ class TextLinesStage(FilesStage[IO[bytes]]):
         """Return errors of disk and store unchanged, and errors of the decompressor as one that names the file."""
         if isinstance(failure, DsnbError) or getattr(failure, "errno", None) is not None:
             return failure
-        assert self._file is not None, "it is being read"
         return DataLossError(
-            f"{shown(self._files[self._file])} cannot be unpacked ({failure})",
+            f"{shown(self._path)} cannot be unpacked ({failure})",
             did="the rest of the file was left out; reading continues with the next file",
             hint='write it again; `compression_type` is "GZIP", "ZLIB" or "" for a file that is not compressed',
         )
