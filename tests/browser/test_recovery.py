@@ -69,7 +69,7 @@ def test_a_restarted_dispatcher_is_found_again_and_the_job_goes_on(tab: Tab, tmp
             tab.open(server.url)
             wait_for(lambda: tab.values(shown)["consumed"] >= 10, what="the page to show what is read")
             cluster.dispatcher.stop()
-            wait_for(lambda: tab.state() == "stale", what="the page to say that it is stale", timeout=20)
+            wait_for(lambda: tab.state() == "ended", what="the page to say that it was stopped", timeout=20)
             before = tab.values(shown)["consumed"]
             cluster.restart_dispatcher()
             wait_for(lambda: tab.state() == "live", what="the page to find the dispatcher again", timeout=20)

@@ -106,7 +106,8 @@ class Kernel:
             extra_arguments=["--HistoryManager.enabled=False"],
         )
         self._client: BlockingKernelClient = self._manager.client()
-        self._client.start_channels()
+        # Without heartbeats: one that is late has its connection made anew, which would look like a leak.
+        self._client.start_channels(hb=False)
         self._client.wait_for_ready(timeout=DEADLINE)
 
     # ---- cells

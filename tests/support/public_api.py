@@ -15,7 +15,7 @@ from dsnb.pipeline.engine.iterator import ElementIterator
 
 NOT_CALLED_BY_USERS = {
     "DispatchServer.reported_status", "DispatchServer.worker_died",  # by what started it
-    "DispatchServer.announce", "DispatchServer.set_worker_pool",
+    "DispatchServer.announce", "DispatchServer.set_worker_pool", "DispatchServer.end_autoscaling",
     "WorkerServer.open",  # by its endpoints
     "LocalTrainingCache.keep", "Resource.to_cache", "Resource.from_cache",  # by the training cache
     "ElementIterator.reports",  # by workers
