@@ -209,7 +209,7 @@ class DaskPool:
         except TimeoutError as error:
             raise DeadlineExceededError(
                 f"not all Dask workers answered within {_RUN_TIMEOUT_S:g} seconds",
-                did="those that did have stopped the worker if it was theirs",
+                did="the worker stops as soon as its Dask worker goes on",
                 hint="look for a Dask worker that is suspended, or whose task holds the interpreter",
             ) from error
 

@@ -80,7 +80,7 @@ def test_two_calls_at_once_leave_no_autoscaler_that_cannot_be_stopped(
         call.join(20.0)
     machines.may_return.set()
     dispatcher.autoscale(0, 0)
-    wait_for(lambda: not autoscalers(), what="the autoscalers to end", timeout=5.0)
+    wait_for(lambda: not autoscalers(), what="the autoscalers to end")
 
 
 def test_switching_it_off_does_not_wait_for_a_slow_start_of_workers(dispatcher: Dispatcher, machines: Machines) -> None:
