@@ -32,6 +32,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.pipeline.engine.interrupts import INTERRUPTS
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.stopwatch import Stopwatch
@@ -255,6 +256,7 @@ class CoordinatedStage(JobReader):
         self._waits.start()
         try:
             while True:
+                INTERRUPTS.raise_pending()
                 self._warn_of_losses()
                 with inbox.changed:
                     if inbox.cancelled:

@@ -32,6 +32,7 @@ from dsnb.errors import (
     UnavailableError,
     mark_out_of_band,
 )
+from dsnb.pipeline.engine.interrupts import INTERRUPTS
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run
 from dsnb.stopwatch import Stopwatch
@@ -121,6 +122,8 @@ class ReadStage(JobReader):
         self._tasks = self._task_table(joined, limits)
         self._pending_errors: list[Exception] = []
         self._task_read: TaskRead | None = None
+        self._undecoded: tuple[TaskRead, FrameSlice] | None = None
+        """The slice that was taken last, until its elements are here: decoding it may be interrupted."""
         self._slice_start = (0, 0)
         self._slice_elements: Sequence[Any] = ()
         self._slice_offset = self._element_bytes = 0
@@ -321,7 +324,7 @@ class ReadStage(JobReader):
         finally:
             ack_thread.forget(self)
             self._channel.close()
-            self._slice_elements, self._task_read = (), None
+            self._slice_elements, self._task_read, self._undecoded = (), None, None
             self._consumption.reset(self._tasks)
             self._inbox.clear()
 
@@ -383,7 +386,7 @@ class ReadStage(JobReader):
         # The dispatcher sends the new client all losses from this count on.
         self._losses_received, self._halted_tasks = min(self._losses_received, joined.loss_count), ()
         self._inbox.reset()
-        self._slice_elements, self._slice_offset, self._task_read = (), 0, None
+        self._slice_elements, self._slice_offset, self._task_read, self._undecoded = (), 0, None, None
         limits = options_for_resuming(self._options, None)
         self._tasks = self._task_table(joined, limits, holdings, before)
         self._tasks.lost = lost
@@ -460,7 +463,7 @@ class ReadStage(JobReader):
         """Take the next frame slice; False at the end of the iteration."""
         try:
             with self._tasks_lock:
-                found = self._inbox.next() or self._wait()
+                found = self._undecoded or self._inbox.next() or self._wait()
         except Exception as error:
             mark_out_of_band(error)
             raise
@@ -472,10 +475,13 @@ class ReadStage(JobReader):
         self._slice_start = (piece.incarnation, piece.index)
         hold.reset_attempts()
         self._slice_elements, self._slice_offset = (), 0
+        self._undecoded = found
         began = time.perf_counter_ns()
         try:
             self._slice_elements = piece.elements()
+            self._undecoded = None
         except Exception:
+            self._undecoded = None
             self._record_history(0, piece.count, failed=True)
             self._consumption.add_delivered(hold, piece.count, self._element_bytes)
             raise
@@ -495,6 +501,7 @@ class ReadStage(JobReader):
         found = None
         try:
             while found is None:
+                INTERRUPTS.raise_pending()
                 with self._inbox.lock:
                     if self._inbox.cancelled:
                         raise CancelledError("reading was stopped")
@@ -574,7 +581,8 @@ class ReadStage(JobReader):
         final_report = self._report(0, leaving=True)
         request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_tasks(), final_report=final_report)
         try:
-            with self._position_lock:
+            # The dispatcher releases this client with its answer.
+            with self._position_lock, INTERRUPTS.delayed_in_waits():
                 reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
                 self._last_position, self._only_reader = reply.position, reply.sole_client
         except UnavailableError:

@@ -133,7 +133,7 @@ def shielded(act: Callable[[], T], undo: Callable[[T], object]) -> T:
     except BaseException:
         work.abandon()
         raise
-    return work.result()
+    return work.wait()
 
 
 class _Shielded(Generic[T]):
@@ -164,7 +164,7 @@ class _Shielded(Generic[T]):
         else:
             self._undo_result()
 
-    def result(self) -> T:
+    def wait(self) -> T:
         try:
             self._finished.acquire()
         except BaseException:

@@ -193,6 +193,8 @@ class RoundLog(ElementLog):
     ) -> None:
         """Update a consumer's credit and progress; a counter below the known one is ignored.
 
+        So is a client that reads no more because another one reads for its consumer.
+
         Args:
             client: The client that reads for the consumer.
             granted: Rounds that may be sent in all.
@@ -202,7 +204,9 @@ class RoundLog(ElementLog):
             taken: Ignored: a consumer takes a round when it consumes it.
         """
         del taken
-        consumer = self.readers[client]
+        consumer = self.readers.get(client)
+        if consumer is None:
+            return
         consumer.granted, consumer.max_bytes = max(consumer.granted, granted), max_bytes
         for _ in range(min(consumed - consumer.consumed, len(consumer.unconsumed_sizes))):
             consumer.unconsumed_bytes -= consumer.unconsumed_sizes.popleft()
@@ -213,7 +217,9 @@ class RoundLog(ElementLog):
 
     def recall(self, client: str) -> int:
         """Revoke a client's unused credit; returns how many rounds were sent, which is what remains granted."""
-        consumer = self.readers[client]
+        consumer = self.readers.get(client)
+        if consumer is None:
+            return 0
         consumer.granted = consumer.sent
         return consumer.sent
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ from dsnb.pipeline.tfrecord.writer import TFRecordWriter
 from dsnb.storage import read_ahead, urls
 from tests.pipeline.driving import MOST, context, drain, plain, run
 from tests.pipeline.test_dataset import CHAIN_STEPS
-from tests.support.interrupting import interrupted_at
+from tests.support.interrupting import interrupted_at, interrupted_often
 from tests.support.parquet import write_numbers
 from tests.support.requires import require_module
 from tests.support.shards import shard
@@ -106,7 +107,7 @@ def test_an_interrupted_function_is_called_again(name: str, at: int, wants: list
 READING = [compressed, reader, web_samples, row_groups, read_ahead, urls, tarfile, gzip, futures]
 """Where the bytes of files are read and taken apart, by dsnb and by the standard library."""
 TAKING_AND_READING = [splits, *READING]
-"""Also where the next file is taken. Row groups are taken ahead: an interrupt between these few lines can lose one."""
+"""Also where the next file is taken."""
 PARTS = [f"{number:02}".encode() * 100 for number in range(12)]
 LONG_PARTS = [part * 600 for part in PARTS]  # several blocks of a store
 
@@ -183,12 +184,14 @@ def read_interrupted(
     dataset: Dataset,
     at: int,
     when_interrupted: Callable[[], None] = lambda: None,
-    modules: Sequence[ModuleType] = READING,
+    modules: Sequence[ModuleType] | None = READING,
+    *,
+    at_once: bool = False,
 ) -> tuple[list[Any], int, Any]:
     """What comes for one who is interrupted at a line and reads on; how much came before that, and the state then."""
     found: list[Any] = []
     before: list[tuple[int, Any]] = []
-    with interrupted_at(modules, at), closing(iter(dataset)) as elements:
+    with interrupted_at(modules, at, at_once=at_once), closing(iter(dataset)) as elements:
 
         def note() -> None:
             before.append((len(found), elements.state_dict()))
@@ -196,6 +199,62 @@ def read_interrupted(
 
         found.extend(read_on(elements, note))
     return found, *(before[0] if before else (0, None))
+
+
+def check_any_line(build: Callable[[], Dataset], samples: int) -> None:
+    """Interrupt at lines all over a pipeline; read on here, and elsewhere from the state."""
+    with closing(iter(build())) as elements:
+        whole = list(read_on(elements))
+    with interrupted_at(None, None) as count, closing(iter(build())) as elements:
+        assert list(read_on(elements)) == whole
+    for at in range(0, count.lines, max(1, count.lines // samples)):
+        found, begin, state = read_interrupted(build(), at, modules=None)
+        assert found == whole, f"interrupted at line {at} of {count.lines}"
+        if state is not None:
+            with closing(iter(build())) as elsewhere:
+                elsewhere.load_state_dict(state)
+                assert list(read_on(elsewhere)) == whole[begin:], f"interrupted at line {at} of {count.lines}"
+
+
+@pytest.mark.parametrize("name", CHAIN_STEPS)
+def test_an_interrupt_anywhere_in_a_pipeline_loses_nothing(name: str) -> None:
+    check_any_line(lambda: CHAIN_STEPS[name](Dataset.range(20).map(lambda x: x)), samples=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHAIN_STEPS)
+def test_an_interrupt_anywhere_in_a_long_pipeline_loses_nothing(name: str) -> None:
+    def build() -> Dataset:
+        some = Dataset.range(30).map(lambda x: x).batch(4).map(lambda batch: batch + 1).unbatch()
+        chained: Dataset = CHAIN_STEPS[name](some)
+        return chained.map(lambda x: {"x": int(x), "row": np.arange(3) + x}).batch(3)
+
+    check_any_line(build, samples=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SERIAL, "prefetch", "parallel map"])
+def test_who_reads_on_after_each_of_many_interrupts_misses_nothing(name: str) -> None:
+    def build() -> Dataset:
+        chained: Dataset = CHAIN_STEPS[name](Dataset.range(20).map(lambda x: x))
+        return chained.repeat(400).batch(2)
+
+    with closing(iter(build())) as elements:
+        whole = list(read_on(elements))
+    interrupts = 0
+
+    def read() -> Iterator[Any]:
+        nonlocal interrupts
+        while True:
+            try:
+                yield from elements  # not `next`: its caller may be interrupted before it has the element
+                return
+            except KeyboardInterrupt:
+                interrupts += 1
+
+    with closing(iter(build())) as elements, interrupted_often():
+        found = list(read())
+    assert [plain(element) for element in found] == whole, f"after {interrupts} interrupts"
 
 
 # A file that was just opened is left to the garbage collector.
@@ -208,11 +267,10 @@ lost_files_are_no_matter = pytest.mark.filterwarnings(
 @pytest.mark.parametrize("name", FILES)
 def test_an_interrupted_read_of_files_goes_on_here_and_elsewhere(name: str, tmp_path: Path) -> None:
     dataset = FILES[name](tmp_path)
-    modules = READING if name.startswith("row groups") else TAKING_AND_READING
-    with interrupted_at(modules, None) as count, closing(iter(dataset)) as elements:
+    with interrupted_at(TAKING_AND_READING, None) as count, closing(iter(dataset)) as elements:
         whole = list(read_on(elements))
     for at in range(0, count.lines, max(1, count.lines // 30)):
-        found, begin, state = read_interrupted(dataset, at, modules=modules)
+        found, begin, state = read_interrupted(dataset, at, modules=TAKING_AND_READING)
         assert found == whole, f"interrupted at line {at} of {count.lines}"
         if state is not None:
             with closing(iter(dataset)) as elsewhere:
@@ -235,7 +293,7 @@ def test_a_file_that_changed_since_the_interrupt_is_one_error(name: str, kept: f
         if kept is not None:
             first.write_bytes(data[: int(len(data) * kept)])
 
-    found, *_ = read_interrupted(dataset, count.lines * 4 // 10, change)
+    found, *_ = read_interrupted(dataset, count.lines * 4 // 10, change, at_once=True)
     lost_at = found.index("FileNotFoundError" if kept is None else "DataLossError")
     assert 0 < lost_at < len(whole) // 2
     assert found[:lost_at] + found[lost_at + 1 :] == whole[:lost_at] + whole[len(whole) // 2 :]

@@ -23,6 +23,7 @@ from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentErr
 from dsnb.transfer.shared_memory.client_connection import ClientConnection
 from dsnb.wire.messages import JoinRequest
 from tests.support.cluster import Cluster
+from tests.support.interrupting import interrupted_often
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
 
@@ -298,11 +299,44 @@ def test_an_interrupt_while_joining_comes_at_once_and_leaves_no_client(cluster: 
     assert numbers(elements) == list(range(10)), "the next `next` joins anew"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("transfer", ["local", "shared_memory", "grpc"])
+@pytest.mark.parametrize("how", ["distributed_epoch", "parallel_epochs", "rounds", "shared pass"])
+def test_who_reads_on_after_each_of_many_interrupts_misses_nothing(transfer: str, how: str) -> None:
+    options: dict[str, Any] = {
+        "rounds": {"processing_mode": "parallel_epochs", "num_consumers": 1, "consumer_index": 0},
+        "shared pass": {"processing_mode": "distributed_epoch", "cross_trainer_cache": dsnb.CrossTrainerCache("a")},
+    }.get(how, {"processing_mode": how})
+    interrupts = 0
+
+    def rest(elements: Iterator[Any]) -> Iterator[Any]:
+        nonlocal interrupts
+        while True:
+            try:
+                yield from elements
+                return
+            except KeyboardInterrupt:
+                interrupts += 1
+
+    batches = 5_000
+    data = R(4 * batches).map(lambda x: x + 1).batch(4)
+    if how == "rounds":
+        data = data.repeat()
+    with Cluster(workers=1) as cluster:
+        distributed = dsnb.distribute(service=cluster.service, job_name="j", data_transfer_protocol=transfer, **options)
+        with iter(data.apply(distributed)) as elements:
+            found = [next(elements).tolist()]
+            with interrupted_often(0.002):
+                found += [batch.tolist() for batch in islice(rest(elements), batches - 1)]
+    assert found == np.arange(1, 4 * batches + 1).reshape(batches, 4).tolist(), f"after {interrupts} interrupts"
+
+
 def test_an_interrupted_read_is_closed_although_its_traceback_is_kept(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a notebook keeps the last traceback until the next one."""
-    interrupt = functools.partial(signal.raise_signal, signal.SIGINT)  # without a frame of its own
+    # As of a second Ctrl-C, which is not delayed. Without a frame that holds the connection.
+    interrupt = functools.partial((number for number in ()).throw, KeyboardInterrupt)
     with iter(read(R(10), cluster, data_transfer_protocol="shared_memory")) as elements:
         with monkeypatch.context() as patch:
             patch.setattr(ClientConnection, "messages", interrupt)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
+
+from dsnb.pipeline.engine.iterator import ElementIterator
+
+_HANDS_OUT = ElementIterator.__next__.__code__
+"""Python runs no handler between its lines, since it takes the element and returns it without a call in between."""
 
 
 class LineCount:
@@ -17,24 +24,47 @@ class LineCount:
 
 
 @contextmanager
-def interrupted_at(modules: Sequence[ModuleType], at: int | None) -> Iterator[LineCount]:
-    """Raise `KeyboardInterrupt` once, before this thread runs line `at` of all lines that it runs in some modules.
+def interrupted_at(
+    modules: Sequence[ModuleType] | None, at: int | None, *, at_once: bool = False
+) -> Iterator[LineCount]:
+    """Call the handler of SIGINT once, before this thread runs line `at` of all lines that it runs in some modules.
 
     Args:
-        modules: Where lines are counted.
+        modules: Where lines are counted; None for all code that `next` of an iterator runs, except for tests and the
+            insides of `threading`.
         at: The number of the line, from 0; None to only count.
+        at_once: Raise `KeyboardInterrupt` instead, as for a second Ctrl-C, which nothing delays.
     """
-    files = {module.__file__ for module in modules}
+    files = None if modules is None else {module.__file__ for module in modules}
     count = LineCount()
+    in_next = 0
+
+    def counts(frame: FrameType) -> bool:
+        if files is not None:
+            return frame.f_code.co_filename in files
+        name = frame.f_globals.get("__name__", "")
+        return in_next > 0 and name != "threading" and not name.startswith("tests.")
 
     def on_call(frame: FrameType, event: str, argument: Any) -> Any:
-        return on_line if frame.f_code.co_filename in files else None
+        nonlocal in_next
+        if files is None and frame.f_code is _HANDS_OUT:
+            in_next += 1
+            return on_return
+        return on_line if counts(frame) else None
+
+    def on_return(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal in_next
+        in_next -= event == "return"
+        return on_return
 
     def on_line(frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
             count.lines += 1
+            if count.lines - 1 == at and at_once:
+                raise KeyboardInterrupt
             if count.lines - 1 == at:
-                raise KeyboardInterrupt  # and Python ends the tracing
+                # As Python does between two instructions. If the handler raises, Python ends the tracing.
+                signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[operator, misc]
         return on_line
 
     before = sys.gettrace()
@@ -43,3 +73,36 @@ def interrupted_at(modules: Sequence[ModuleType], at: int | None) -> Iterator[Li
         yield count
     finally:
         sys.settrace(before)
+
+
+@contextmanager
+def interrupted_often(pause: float = 0.002) -> Iterator[None]:
+    """Send this process real SIGINTs, each after the one before was handled; one outside `next` does nothing."""
+    before = signal.getsignal(signal.SIGINT)
+    handled, ended = threading.Event(), threading.Event()
+
+    def raise_in_next(number: int, frame: FrameType | None) -> None:
+        handled.set()
+        while frame is not None:
+            if frame.f_code is _HANDS_OUT:
+                raise KeyboardInterrupt
+            frame = frame.f_back
+
+    def send() -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not ended.wait(pause):
+            signal.pthread_kill(main, signal.SIGINT)
+            while not handled.wait(0.01) and not ended.is_set():
+                pass
+            handled.clear()
+
+    signal.signal(signal.SIGINT, raise_in_next)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        sender.join()
+        signal.signal(signal.SIGINT, before)

@@ -60,6 +60,16 @@ def test_who_comes_anew_is_sent_what_not_all_have_taken() -> None:
     assert made.take("c1") is None
 
 
+def test_what_a_client_says_after_another_has_taken_its_place_changes_nothing() -> None:
+    made = sequence(2, 6)
+    made.attach("again", consumer_name(1))
+    made.credit("c1", 100, 3, 1 << 20, received=3)  # for example when its broken connection is removed
+    assert made.recall("c1") == 0
+    assert made.take("again") is None, "it has no credit"
+    made.credit("again", 100, 0, 1 << 20)
+    assert indices(made, "again") == [1, 3, 5]
+
+
 def test_an_end_is_told_when_all_whole_turns_are() -> None:
     made = sequence(2, 3)
     made.finish()

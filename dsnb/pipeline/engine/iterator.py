@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from dsnb.arguments import anything, checked
 from dsnb.code.tracebacks import clean_for_user
 from dsnb.errors import FailedPreconditionError, UnimplementedError, is_element_error
+from dsnb.pipeline.engine.interrupts import INTERRUPTS
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH, AdaptiveRunLength
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, closes_slowly, reports
 from dsnb.pipeline.engine.to_device import ArrivedElements
@@ -85,10 +86,12 @@ class ElementIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        for element in self._run:
-            return element
         try:
-            return self._refill()
+            while True:
+                for element in self._run:
+                    return element
+                if not self._refill():
+                    break
         except BaseException as error:
             __tracebackhide__ = True  # IPython and pytest hide this frame
             # A stored traceback (a notebook keeps the last one) must not keep the iterator alive and open.
@@ -99,27 +102,30 @@ class ElementIterator(Iterator[Any]):
                 raise limit from error
             clean_for_user(error)
             raise
+        raise StopIteration
 
-    def _refill(self) -> Any:
+    def _refill(self) -> bool:
+        """Pull the next run; return whether there is one. Returns no element: an interrupt could drop it."""
         try:
-            with self._lock:
-                for element in self._run:  # another thread refilled it first
-                    return element
-                if self._finalizer.alive:
-                    if not self._state.begun:
-                        self._begin()
-                    again = True
-                    while again:
-                        self._run = self._state.next_run()
-                        for element in self._run:
-                            return element
-                        again = self._state.forget_withdrawn()
-                    self._state.ended = True
-                    self._finish()
+            with self._lock, INTERRUPTS:
+                if length_hint(self._run):  # another thread refilled it first
+                    return True
+                if not self._finalizer.alive:
+                    return False
+                if not self._state.begun:
+                    self._begin()
+                again = True
+                while again:
+                    self._run = self._state.next_run()
+                    if length_hint(self._run):
+                        return True
+                    again = self._state.forget_withdrawn()
+                self._state.ended = True
+                self._finish()
+                return False
         except BaseException:
             del self
             raise
-        raise StopIteration
 
     @checked()
     def start(self) -> Self:
@@ -306,7 +312,7 @@ class _IteratorState:
         self.on_first_element: Callable[[Any], None] | None = None
         """Called once, with the first element that is delivered."""
         self._run: Iterator[Any] = iter(())
-        self._unconverted: list[Any] = []
+        self._unconverted: Run = []
         self._failure: Exception | None = None
         self._pulled = 0
         self._had_errors = False
@@ -366,16 +372,13 @@ class _IteratorState:
         self._reporter.finish_run()
         self.forget_withdrawn()
         self._raise_failure()
-        run, self._unconverted = self._unconverted, []
-        if not run:
+        if not len(self._unconverted):
             began = perf_counter_ns()
-            pulled = self._pull()
+            self._unconverted = self._pull()
             self._run_length.note(perf_counter_ns() - began)
-            if not len(pulled):
+            if not len(self._unconverted):
                 return iter(())
-            elements, self._failure, self._unconverted = self._converter.convert(pulled)
-        else:
-            elements, self._failure, self._unconverted = self._converter.convert(run)
+        elements = self._convert()
         if not elements:
             self._raise_failure()
         if self.on_first_element is not None and elements:
@@ -383,6 +386,15 @@ class _IteratorState:
             self.on_first_element = None
         self._run = self._reporter.hand_out(elements)
         return self._run
+
+    def _convert(self) -> list[Any]:
+        """Convert what was pulled; a Ctrl-C in a framework's code leaves it for the next call."""
+        try:
+            elements, self._failure, self._unconverted = self._converter.convert(self._unconverted)
+        except Exception:
+            self._unconverted = []
+            raise
+        return elements
 
     def forget_withdrawn(self) -> bool:
         """Drop pulled elements that now belong to other clients, and return whether there were any."""
@@ -505,24 +517,32 @@ class _ConsumptionReporter:
 class _ReportedElements(Iterator[Any]):
     """Yields elements and reports each one as consumed when it is yielded."""
 
-    __slots__ = ("_elements", "_listener", "_reporter")
+    __slots__ = ("_elements", "_listener", "_next", "_reported", "_reporter")
 
     def __init__(self, elements: list[Any], listener: ConsumptionListener, reporter: _ConsumptionReporter) -> None:
-        self._elements = iter(elements)
+        self._elements = elements
+        self._next = self._reported = 0
         self._listener = listener
         self._reporter = reporter
 
     def __next__(self) -> Any:
         if not self._listener.may_consume():
             # Another client gets these elements now: yielding them here too would deliver them twice.
-            self._reporter.withdrawn = length_hint(self._elements)
-            self._elements = iter(())
-        element = next(self._elements)  # raises StopIteration at the end, before anything is reported
-        self._listener.consumed(1, 0)
+            self._reporter.withdrawn = len(self._elements) - self._next
+            self._elements, self._next = [], 0
+        if self._next == len(self._elements):
+            self._elements, self._next = [], 0  # they may be views of shared memory
+            raise StopIteration
+        if self._reported == self._next:
+            with INTERRUPTS:
+                self._listener.consumed(1, 0)
+                self._reported += 1
+        # An interrupt comes before this step or after it.
+        element, self._next = self._elements[self._next], self._next + 1
         return element
 
     def __length_hint__(self) -> int:
-        return length_hint(self._elements)
+        return len(self._elements) - self._next
 
 
 _inherited_states: list[_IteratorState] = []

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dsnb.errors import CancelledError, is_element_error
+from dsnb.pipeline.engine.interrupts import INTERRUPTS
 from dsnb.pipeline.engine.resume_point import START, ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.stopwatch import Stopwatch
@@ -105,6 +106,8 @@ class Stage:
             Exception: the error of one element, in its place; the next pull continues after it.
             CancelledError: after `cancel` or `close`, including a call from another thread while this one waits.
         """
+        if INTERRUPTS.pending:
+            INTERRUPTS.raise_pending()
         if self._cancelled:
             raise CancelledError("reading was stopped")
         if self._failure is not None:

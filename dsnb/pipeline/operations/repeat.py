@@ -65,7 +65,9 @@ class RepeatStage(Stage):
         self._earlier_starts: list[tuple[int, ResumePoint]] = []
         """For each earlier iteration that is remembered: how many elements came before it, and its resume point."""
         self._ended = operation.cardinality == 0
-        super().__init__(operation.name, *([] if self._ended else [self._build()]))
+        self._between_iterations = False
+        """Whether the last iteration is closed, and the next one is not built yet."""
+        super().__init__(operation.name, *([] if self._ended else [self._build(self._iteration)]))
 
     def skip(self, count: int) -> int:
         left = count
@@ -110,14 +112,14 @@ class RepeatStage(Stage):
         if point.counter and self.inputs:
             self.inputs[0].close()
             self._iteration = point.counter
-            self.inputs = (self._build(),)
+            self.inputs = (self._build(point.counter),)
         # The rest of an iteration may be empty; that does not mean that all iterations are empty.
         self._iteration_elements += 1
         super().begin_at(point)
 
     def produce(self, want: int) -> Run:
         while not self._ended:
-            run = self._pull(want)
+            run = [] if self._between_iterations else self._pull(want)
             if len(run):
                 self._iteration_elements += len(run)
                 return run
@@ -133,18 +135,23 @@ class RepeatStage(Stage):
         self._iteration_delivered += len(run)
         return run
 
-    def _build(self) -> Stage:
+    def _build(self, iteration: int) -> Stage:
         endless = self._operation.count is None
-        return self._source.build(self._context.in_iteration(self._iteration, endless=endless))
+        return self._source.build(self._context.in_iteration(iteration, endless=endless))
 
     def _begin_next(self, previous: Stage) -> None:
-        # Stay ended if building or starting fails: an error that came again at each pull would block the reader
-        # forever.
-        self._ended = True
+        self._between_iterations = True  # until the next one is there, also after an interrupt
         # Close before building the next one: two iterations at once would need files and threads twice.
         previous.close()
         if not self._has_next(previous):
+            self._ended = True
             return
+        try:
+            stage = self._build(self._iteration + 1)
+        except Exception:
+            # An error that came again at each pull would block the reader forever.
+            self._ended = True
+            raise
         self._note_start()
         self._iteration += 1
         self._previous, self._start_counts = (
@@ -153,11 +160,9 @@ class RepeatStage(Stage):
         )
         self._iteration_elements = self._iteration_delivered = 0
         self._previously_read = _elements_read(previous)
-        stage = self._build()
         stage.continue_counters(previous)
-        self.inputs = (stage,)
+        self.inputs, self._between_iterations = (stage,), False
         self.adopt(stage)
-        self._ended = False
         try:
             stage.start()
         except Exception:
