@@ -25,7 +25,16 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.handlers import orders
 from dsnb.dispatcher.handlers.jobs import known_job
 from dsnb.dispatcher.journal import Journal
-from dsnb.dispatcher.records import DatasetDropped, IterationArchived, JobCancelled, JobForgotten, Record
+from dsnb.dispatcher.records import (
+    ClientLeft,
+    DatasetDropped,
+    IterationArchived,
+    IterationDropped,
+    JobCancelled,
+    JobForgotten,
+    Record,
+    WorkerLeft,
+)
 from dsnb.dispatcher.split_history import SplitHistory
 from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
@@ -48,6 +57,8 @@ Message = TypeVar("Message")
 
 _log = logging.getLogger(__name__)
 
+_LEAVING = (WorkerLeft, ClientLeft, JobForgotten, JobCancelled, IterationDropped, IterationArchived)
+"""The records after which a worker, a client or a job may be gone."""
 _MAX_EVENTS = 200
 _REPORT_TIMEOUT_S = 0.25
 _CONNECT_TIMEOUT_S = 0.1
@@ -164,8 +175,10 @@ class Dispatcher:
             if away.worker in self.worker_outboxes:
                 self.worker_outboxes[away.worker].messages.put(FailedPreconditionError(away.reason, did="it ended"))
         # Before the instructions: the statistics must count what a restarted worker's old process produced before
-        # `StartTask` registers the tasks for the new process.
-        self._forget_gone()
+        # `StartTask` registers the tasks for the new process. Not for every event: it goes over all workers. After an
+        # error, the caller may be unknown to the state.
+        if decision.error is not None or any(isinstance(record, _LEAVING) for record in decision.records):
+            self._forget_gone()
         for instruction in decision.instructions:
             self._carry_out(instruction)
         self._changed.notify_all()
@@ -369,6 +382,7 @@ class Dispatcher:
         """Handle the passing of time: deadlines of the core, and trainers that have left."""
         self.handle(e.Tick())
         with self._changed:
+            self._forget_gone()  # a worker whose joining could not be journaled has an outbox, and is not in the state
             jobs = {name for name, job in self.core.state.jobs.items() if not job.archived}
             readers = {(client.job, client.trainer_id) for client in self.core.state.clients.values()}
             for job, trainer_id in self._trainer_presence.update(jobs, readers, self._clock()):

@@ -265,6 +265,50 @@ def test_blobs_of_a_dataset_that_is_dropped_are_let_go() -> None:
     assert service.desk.blobs.missing((definition,)) == (definition,)
 
 
+# ---- many workers
+
+
+class NeverScanned(dict[str, Any]):
+    """A table of workers in which one can be looked up, and that nothing may go over."""
+
+    def keys(self) -> Any:
+        raise AssertionError("an event of one worker goes over all workers")
+
+    __iter__ = values = items = keys
+
+
+def test_an_event_of_one_worker_does_not_go_over_all_workers() -> None:
+    service = Service()
+    service.worker("w")
+    client_id, _ = service.client()
+    desk = service.desk
+    [task] = desk.core.state.tasks
+    desk.worker_outboxes = NeverScanned(desk.worker_outboxes)
+    desk.statistics.workers = NeverScanned(desk.statistics.workers)
+    desk.core.state.workers = NeverScanned(desk.core.state.workers)
+    desk.handle(SplitsRequest(task_id=task, incarnation=1, want=3))
+    service.report("w", **{task: 10})
+    desk.client_reported(ClientReport(client_id=client_id))
+
+
+def test_nothing_is_kept_of_a_worker_that_was_given_up_and_reports() -> None:
+    service = Service()
+    service.desk.worker_outboxes["stranger"] = mailbox = Outbox[WorkerOrder]()
+    with pytest.raises(NotFoundError):
+        service.report("stranger")
+    assert read(mailbox) == [None]
+    assert not service.desk.worker_outboxes
+    assert not service.desk.statistics.workers
+
+
+def test_nothing_is_kept_of_a_worker_whose_joining_failed() -> None:
+    service = Service()
+    service.desk.worker_outboxes["w"] = mailbox = Outbox[WorkerOrder]()
+    service.desk.tick()
+    assert read(mailbox) == [None]
+    assert not service.desk.worker_outboxes
+
+
 # ---- mistakes of dsnb's own
 
 

@@ -252,8 +252,10 @@ def _add_worker(core: Context, report: WorkerReport, before: Worker | None) -> W
 def _find_static_index(core: Context, address: str) -> int:
     """A worker's index in `worker_addresses`; -1 without such a list."""
     entries = core.config.worker_addresses
+    if not entries:
+        return -1
     taken = {worker.static_index: worker.address for worker in core.state.workers.values() if worker.static_index >= 0}
-    return static_index.static_index(entries, address, taken) if entries else -1
+    return static_index.static_index(entries, address, taken)
 
 
 def _detach_old_process(core: Context, task: Task, before: Worker) -> None:
