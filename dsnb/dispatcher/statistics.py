@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.wire.client_origin import ClientOrigin
+from dsnb.wire.field_groups import CacheCounters
 from dsnb.wire.messages import ClientReport, TaskReport, WorkerReport
 from dsnb.wire.stage_report import StageReport
 
@@ -43,6 +44,13 @@ class TrainerTotals(msgspec.Struct):
         self.active_ns += report.active_ns
         self.lost += report.lost
         self.origin = report.origin or self.origin
+
+    def add_cache_counters(self, reports: Iterable[CacheCounters]) -> None:
+        for report in reports:
+            self.hits += report.hits
+            self.misses += report.misses
+            self.skipped += report.skipped
+            self.spilled += report.spilled
 
 
 class ArchivedTotals(msgspec.Struct, frozen=True):
@@ -243,11 +251,7 @@ class Statistics:
         totals.first_indices.pop(task_id, None)
         for trainer in report.trainers:
             if trainer.trainer_id:
-                total = totals.trainer(trainer.trainer_id)
-                total.hits += trainer.hits
-                total.misses += trainer.misses
-                total.skipped += trainer.skipped
-                total.spilled += trainer.spilled
+                totals.trainer(trainer.trainer_id).add_cache_counters([trainer])
         for key, stage in _keyed_stages(report):
             # Buffers and threads are gone with the stage; its counters stay in the totals.
             totals.stages[key] = _sum_stages(
@@ -305,10 +309,10 @@ def _sum_stages(reports: Iterable[StageReport | None]) -> StageReport:
     return StageReport(
         name=there[0].name,
         depth=there[0].depth,
-        elements=sum(r.elements for r in there),
-        busy_ns=sum(r.busy_ns for r in there),
-        wait_ns=sum(r.wait_ns for r in there),
-        buffered=sum(r.buffered for r in there),
-        capacity=sum(r.capacity for r in there),
-        threads=sum(r.threads for r in there),
+        elements=sum([r.elements for r in there]),
+        busy_ns=sum([r.busy_ns for r in there]),
+        wait_ns=sum([r.wait_ns for r in there]),
+        buffered=sum([r.buffered for r in there]),
+        capacity=sum([r.capacity for r in there]),
+        threads=sum([r.threads for r in there]),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 
 from msgspec.structs import asdict, replace
 
@@ -31,7 +32,7 @@ from dsnb.monitor.snapshot import (
     TrainerStatus,
     WorkerStatus,
 )
-from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity, shared
+from dsnb.wire.field_groups import JobParameters, TaskProgress, WorkerIdentity, shared
 from dsnb.wire.host_use import HostUse
 from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
@@ -95,12 +96,11 @@ def _is_on_one_host(statistics: Statistics, jobs: Iterable[Job]) -> bool:
 
 def _hosts(reports: Iterable[WorkerReport]) -> tuple[HostStatus, ...]:
     """The hosts in the order of their first workers. Workers of one host say the same, so any report will do."""
-    found = {
-        report.host_id: HostStatus(name=report.host, host_id=report.host_id, **shared(HostUse, report.host_use))
-        for report in reports
-        if report.host_use is not None and report.host_id
-    }
-    return tuple(found.values())
+    found = {report.host_id: report for report in reports if report.host_use is not None and report.host_id}
+    return tuple(
+        HostStatus(name=report.host, host_id=host_id, **shared(HostUse, report.host_use))
+        for host_id, report in found.items()
+    )
 
 
 def _jobs_without_iterations(core: Core, statistics: Statistics) -> list[Job]:
@@ -129,27 +129,27 @@ def _worker(
     totals: WorkerTotals,
     stderr: tuple[str, ...],
 ) -> WorkerStatus:
-    tasks = report.tasks if report else ()
+    report = report or WorkerReport()
     silent_since = core.transient.worker_deadlines[worker.uid] - core.config.worker_timeout_ms / 1000
     return WorkerStatus(
         **shared(WorkerIdentity, worker),
         state="draining" if worker.draining else "running",
         tasks=tasks_assigned,
         **asdict(totals),
-        cache_bytes=sum(task.window_bytes for task in tasks),
-        capacity_bytes=report.capacity_bytes if report else 0,
-        rss_bytes=report.rss_bytes if report else 0,
-        readers=sum(task.readers for task in tasks),
+        cache_bytes=sum(task.window_bytes for task in report.tasks),
+        capacity_bytes=report.capacity_bytes,
+        rss_bytes=report.rss_bytes,
+        readers=sum(task.readers for task in report.tasks),
         heartbeat_age_s=max(0.0, core.now - silent_since),
         stderr=stderr,
-        clock_ns=report.clock_ns if report else 0,
-        late_ns=report.late_ns if report else 0,
-        latency_samples=report.latency_samples if report else 0,
-        cpu_ns=report.cpu_ns if report else 0,
-        cpus=report.cpus if report else 0,
-        idle_ns=report.idle_ns if report else 0,
-        host=report.host if report else "",
-        host_id=report.host_id if report else "",
+        clock_ns=report.clock_ns,
+        late_ns=report.late_ns,
+        latency_samples=report.latency_samples,
+        cpu_ns=report.cpu_ns,
+        cpus=report.cpus,
+        idle_ns=report.idle_ns,
+        host=report.host,
+        host_id=report.host_id,
     )
 
 
@@ -158,9 +158,9 @@ def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | 
     tasks = core.state.tasks
     worker_names = {task_id: core.state.worker_name(tasks[task_id]) for task_id in totals.tasks if task_id in tasks}
     clients = _clients_by_trainer(totals)
-    by_trainer = _reports_by_trainer(totals)
+    reported = _reported_by_trainer(totals, worker_names)
     trainers = tuple(
-        _trainer(job, totals, trainer_id, clients, by_trainer, worker_names, one_host=one_host)
+        _trainer(job, totals, trainer_id, clients.get(trainer_id, ()), reported, one_host=one_host)
         for trainer_id in totals.trainer_ids()
     )
     return JobStatus(
@@ -201,22 +201,30 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
     )
 
 
-_TrainerReports = list[tuple[TaskReport, TrainerReport]]
-"""What each task reports of one trainer."""
+_Reported = tuple[list[TrainerReport], list[CursorStatus]]
+"""What the tasks of a job report of one trainer, and its cursors."""
 
 
-def _clients_by_trainer(totals: JobTotals) -> dict[str, list[ClientReport]]:
-    found: dict[str, list[ClientReport]] = {}
-    for trainer_id, report in totals.clients.values():
-        found.setdefault(trainer_id, []).append(report)
+def _reported_by_trainer(totals: JobTotals, worker_names: Mapping[str, str]) -> Mapping[str | None, _Reported]:
+    found: defaultdict[str | None, _Reported] = defaultdict(lambda: ([], []))
+    for task in totals.tasks.values():
+        task_id, head, worker = task.task_id, task.head, worker_names.get(task.task_id)
+        for trainer in task.trainers:
+            reports, cursors = found[trainer.trainer_id]
+            reports.append(trainer)
+            if worker:
+                offset, flight = trainer.offset, trainer.in_flight_ns
+                lag = head - offset if head > offset else 0
+                cursors.append(
+                    CursorStatus(task_id=task_id, worker=worker, offset=offset, lag=lag, in_flight_ns=flight)
+                )
     return found
 
 
-def _reports_by_trainer(totals: JobTotals) -> dict[str | None, _TrainerReports]:
-    found: dict[str | None, _TrainerReports] = {}
-    for task in totals.tasks.values():
-        for trainer in task.trainers:
-            found.setdefault(trainer.trainer_id, []).append((task, trainer))
+def _clients_by_trainer(totals: JobTotals) -> Mapping[str, list[ClientReport]]:
+    found: defaultdict[str, list[ClientReport]] = defaultdict(list)
+    for trainer_id, report in totals.clients.values():
+        found[trainer_id].append(report)
     return found
 
 
@@ -224,64 +232,33 @@ def _trainer(
     job: Job,
     totals: JobTotals,
     trainer_id: str,
-    clients: Mapping[str, Sequence[ClientReport]],
-    by_trainer: Mapping[str | None, _TrainerReports],
-    worker_names: Mapping[str, str],
+    clients: Sequence[ClientReport],
+    reported: Mapping[str | None, _Reported],
     *,
     one_host: bool,
 ) -> TrainerStatus:
-    past = totals.trainers.get(trainer_id, TrainerTotals())
-    reports = clients.get(trainer_id, [])
     # Without the cache, workers report one shared cursor for all clients of a task, under the empty trainer id. It is
     # shown for a client only if that is the job's only client.
     reported_id = trainer_id if job.cached or job.num_consumers else "" if len(totals.clients) == 1 else None
-    here = by_trainer.get(reported_id, [])
-    cache = _sum_cache_counters(trainer for _, trainer in here) if job.cached else CacheCounters()
-    origin = next((r.origin for r in reversed(reports) if r.origin is not None), past.origin)
+    here, cursors = reported.get(reported_id, ([], []))
+    whole = copy(totals.trainers.get(trainer_id, TrainerTotals()))
+    for client in clients:
+        whole.add_client(client)
+    if job.cached:
+        whole.add_cache_counters(here)
+    if whole.origin is not None and one_host:
+        whole.origin = replace(whole.origin, host="")
     return TrainerStatus(
         trainer_id=trainer_id,
-        clients=len(reports),
-        elements=past.elements + sum(r.elements for r in reports),
-        hits=past.hits + cache.hits,
-        misses=past.misses + cache.misses,
-        skipped=past.skipped + cache.skipped,
-        spilled=past.spilled + cache.spilled,
-        lag_bytes=sum([t.lag_bytes for _, t in here]),
-        on_lag=next((t.on_lag for _, t in here if t.on_lag), ""),
-        rate=sum([t.rate for _, t in here]),
-        eviction_in_s=min((t.eviction_in_s for _, t in here if t.eviction_in_s), default=0.0),
-        lost=past.lost + sum(r.lost for r in reports),
-        wait_ns=past.wait_ns + sum(r.wait_ns for r in reports),
-        decode_ns=past.decode_ns + sum(r.decode_ns for r in reports),
-        convert_ns=past.convert_ns + sum(r.convert_ns for r in reports),
+        clients=len(clients),
+        **asdict(whole),
+        lag_bytes=sum([t.lag_bytes for t in here]),
+        on_lag=next((t.on_lag for t in here if t.on_lag), ""),
+        rate=sum([t.rate for t in here]),
+        eviction_in_s=min([t.eviction_in_s for t in here if t.eviction_in_s], default=0.0),
         evicted_by=totals.evictions.get(trainer_id, ""),
-        origin=replace(origin, host="") if origin is not None and one_host else origin,
-        active_ns=past.active_ns + sum(r.active_ns for r in reports),
-        cursors=_cursors(here, worker_names),
+        cursors=tuple(cursors),
     )
-
-
-def _cursors(here: _TrainerReports, worker_names: Mapping[str, str]) -> tuple[CursorStatus, ...]:
-    """The cursors of one trainer."""
-    found = []
-    for task, trainer in here:
-        task_id, offset = task.task_id, trainer.offset
-        if worker := worker_names.get(task_id):
-            lag = task.head - offset if task.head > offset else 0
-            flight = trainer.in_flight_ns
-            found.append(CursorStatus(task_id=task_id, worker=worker, offset=offset, lag=lag, in_flight_ns=flight))
-    return tuple(found)
-
-
-def _sum_cache_counters(reports: Iterable[CacheCounters]) -> CacheCounters:
-    """One pass over all: there is a report for each trainer and task."""
-    hits = misses = skipped = spilled = 0
-    for report in reports:
-        hits += report.hits
-        misses += report.misses
-        skipped += report.skipped
-        spilled += report.spilled
-    return CacheCounters(hits=hits, misses=misses, skipped=skipped, spilled=spilled)
 
 
 def _links(totals: JobTotals, worker_names: Mapping[str, str]) -> Iterator[LinkReport]:

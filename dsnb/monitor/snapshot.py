@@ -2,7 +2,8 @@
 
 Counters only grow; rates are computed from two snapshots. Times are seconds since the Unix epoch by the dispatcher's
 clock; durations are in nanoseconds or seconds, as the field's name says. All classes are frozen, keyword-only and plain
-data, and `VERSION` goes up when a field changes its meaning. A snapshot and its jobs print as tables.
+data without cycles, which the garbage collector need not visit (`gc=False`). `VERSION` goes up when a field changes its
+meaning. A snapshot and its jobs print as tables.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ VERSION = 1
 NOT_ENCRYPTED = "connections are not encrypted (tls=False): everybody on the network can read elements and pipelines"
 
 
-class StatusRecord(msgspec.Struct, frozen=True, kw_only=True):
+class StatusRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The base of all parts of a snapshot: prints without what has its default value, and converts to plain data."""
 
     @checked()
@@ -104,7 +105,7 @@ class TrainerStatus(StatusRecord, CacheCounters, frozen=True, kw_only=True):
     @property
     def lag(self) -> int:
         """Elements that were produced and that this trainer has not consumed, over all tasks."""
-        return sum(cursor.lag for cursor in self.cursors)
+        return sum([cursor.lag for cursor in self.cursors])
 
 
 class TaskStatus(StatusRecord, TaskProgress, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
+class LinkReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one client gets one task's elements.
 
     Attributes:
