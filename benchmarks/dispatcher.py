@@ -401,9 +401,9 @@ def report(found: dict[int, Figures], grpc: GrpcFigures, seconds: float, load: f
     ]
     return "\n\n".join(
         (
-            f"{machine()}; {seconds:g} s for each figure; other programs ran too (load average {load:.1f}).",
+            f"{machine()}; {seconds:g} s for each figure; the load average before was {load:.1f}.",
             limits(found, grpc),
-            "Splits assigned in a second, without gRPC:",
+            "Splits assigned per second, without gRPC:",
             table(
                 [
                     "workers",
@@ -443,8 +443,8 @@ def limits(found: dict[int, Figures], grpc: GrpcFigures) -> str:
     return (
         f"Without gRPC a request takes {1e6 / one.decisions:.0f} us with {workers:,} workers, of which {part}. Over "
         f"gRPC it takes {1e6 * grpc.call_cpu_s:.0f} us of the dispatcher's processor time: the call is the limit, not "
-        f"the decision. {1 / cpu_per_second:,.0f} workers that each send five requests and two heartbeats in a second "
-        f"would fill one core; the heartbeats alone of {_HEARTBEAT_S / grpc.heartbeat_cpu_s:,.0f} workers would, too."
+        f"the decision. By these figures, one core serves {1 / cpu_per_second:,.0f} workers at five requests and two "
+        f"heartbeats per second each, or the heartbeats alone of {_HEARTBEAT_S / grpc.heartbeat_cpu_s:,.0f}."
     )
 
 

@@ -197,6 +197,8 @@ class CoordinatedStage(JobReader):
             receive=self._receive_update,
             failed=self._inbox.set_refusal,
         )
+        self._undecoded: FrameSlice | None = None
+        """The slice being decoded, kept because decoding may be interrupted."""
         self._maintenance = threading.Thread(target=self._maintain, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
         self._inbox.rounds.set_tasks([task.task_id for task in joined.tasks])
         self._inbox.updates.append(ClientUpdate(has_state=True, tasks=joined.tasks))
@@ -212,8 +214,14 @@ class CoordinatedStage(JobReader):
     def produce(self, want: int) -> Run:
         """Return the element of the next round; waits for it."""
         del want  # one at a time: a round counts as taken here, so none may be taken before its user needs it
-        piece = self._next_slice()
-        return list(piece.elements())
+        self._undecoded = self._undecoded or self._next_slice()
+        try:
+            run = list(self._undecoded.elements())
+        except Exception:
+            self._undecoded = None
+            raise
+        self._undecoded = None
+        return run
 
     def source_position(self, _behind: int) -> NoReturn:
         """Refuse: the dispatcher keeps the round, and a returning consumer continues with the others."""
@@ -227,7 +235,7 @@ class CoordinatedStage(JobReader):
         """Leave the job. The final report names the next round that this consumer would take."""
         with self._inbox.changed:
             # Rounds that the user did not get were not taken: the final report names the first of them.
-            self._inbox.rounds.next_round -= unread
+            self._inbox.rounds.next_round -= unread + (self._undecoded is not None)
         self._inbox.cancel()
         self._maintenance.join()
         try:

@@ -123,7 +123,7 @@ class ReadStage(JobReader):
         self._pending_errors: list[Exception] = []
         self._task_read: TaskRead | None = None
         self._undecoded: tuple[TaskRead, FrameSlice] | None = None
-        """The slice that was taken last, until its elements are here: decoding it may be interrupted."""
+        """The slice being decoded, kept because decoding may be interrupted."""
         self._slice_start = (0, 0)
         self._slice_elements: Sequence[Any] = ()
         self._slice_offset = self._element_bytes = 0
@@ -581,7 +581,7 @@ class ReadStage(JobReader):
         final_report = self._report(0, leaving=True)
         request = EndRequest(client_id=self._client_id, ended=self._tasks.ended_tasks(), final_report=final_report)
         try:
-            # The dispatcher releases this client with its answer.
+            # The dispatcher releases this client when it replies, so the reply must not be lost.
             with self._position_lock, INTERRUPTS.delayed_in_waits():
                 reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
                 self._last_position, self._only_reader = reply.position, reply.sole_client

@@ -175,8 +175,8 @@ class Dispatcher:
             if away.worker in self.worker_outboxes:
                 self.worker_outboxes[away.worker].messages.put(FailedPreconditionError(away.reason, did="it ended"))
         # Before the instructions: the statistics must count what a restarted worker's old process produced before
-        # `StartTask` registers the tasks for the new process. Not for every event: it goes over all workers. After an
-        # error, the caller may be unknown to the state.
+        # `StartTask` registers the tasks for the new process. Only after records that remove something, because it
+        # scans all workers; and after an error, because the caller may not be in the state.
         if decision.error is not None or any(isinstance(record, _LEAVING) for record in decision.records):
             self._forget_gone()
         for instruction in decision.instructions:
@@ -380,9 +380,10 @@ class Dispatcher:
 
     def tick(self) -> None:
         """Handle the passing of time: deadlines of the core, and trainers that have left."""
+        with self._changed:
+            self._forget_gone()  # if a worker's join could not be journaled, it has an outbox but is not in the state
         self.handle(e.Tick())
         with self._changed:
-            self._forget_gone()  # a worker whose joining could not be journaled has an outbox, and is not in the state
             jobs = {name for name, job in self.core.state.jobs.items() if not job.archived}
             readers = {(client.job, client.trainer_id) for client in self.core.state.clients.values()}
             for job, trainer_id in self._trainer_presence.update(jobs, readers, self._clock()):

@@ -202,7 +202,7 @@ def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:
 
 
 _Reported = tuple[list[TrainerReport], list[CursorStatus]]
-"""What the tasks of a job report of one trainer, and its cursors."""
+"""What a job's tasks report about one trainer, and the trainer's cursors."""
 
 
 def _reported_by_trainer(totals: JobTotals, worker_names: Mapping[str, str]) -> Mapping[str | None, _Reported]:

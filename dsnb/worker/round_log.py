@@ -193,7 +193,7 @@ class RoundLog(ElementLog):
     ) -> None:
         """Update a consumer's credit and progress; a counter below the known one is ignored.
 
-        So is a client that reads no more because another one reads for its consumer.
+        A client that another one has replaced is ignored too.
 
         Args:
             client: The client that reads for the consumer.

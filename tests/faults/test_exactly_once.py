@@ -137,10 +137,12 @@ def told_as_again(scene: Scene) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [0, 32])
 def test_elements_in_a_batch_that_a_killed_reader_had_begun_are_not_lost(scene: Scene, batch: int) -> None:
-    scene.register(dsnb.Dataset.range(2_000).map(paced(0.0002)))
+    scene.register(dsnb.Dataset.range(2_000).map(paced(0.002)))
+    scene.read(batch=batch, gate=scene.gate)
     victim = scene.read(batch=batch, pause_s=0.01, transfer="shared_memory")
     scene.wait_for(victim, 96)
-    scene.read(batch=batch)
+    # Long before all is produced: once nothing is left for the other reader, it ends, and does not wait for the victim.
+    scene.open_gate()
     victim.kill()
     scene.ended()
     scene.check_each_once(2_000, in_hand=max(1, batch))

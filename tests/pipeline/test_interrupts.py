@@ -90,6 +90,8 @@ CALLING: dict[str, Callable[[Callable[[], None]], Dataset]] = {
     "bucket_by_sequence_length": lambda stop: Dataset.range(12).bucket_by_sequence_length(
         lambda x: stop() or int(x), [5], [2, 3]
     ),
+    "flat_map": lambda stop: Dataset.range(6).flat_map(lambda x: stop() or Dataset.range(x % 3)),
+    "interleave": lambda stop: Dataset.range(6).interleave(lambda x: stop() or Dataset.range(x % 3), 2),
     "choose_from_datasets": lambda stop: Dataset.choose_from_datasets(
         [Dataset.range(6)] * 2, Dataset.range(12).map(lambda x: stop() or x % 2)
     ),
@@ -234,7 +236,7 @@ def test_an_interrupt_anywhere_in_a_long_pipeline_loses_nothing(name: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*SERIAL, "prefetch", "parallel map"])
-def test_who_reads_on_after_each_of_many_interrupts_misses_nothing(name: str) -> None:
+def test_reading_on_after_many_interrupts_loses_nothing(name: str) -> None:
     def build() -> Dataset:
         chained: Dataset = CHAIN_STEPS[name](Dataset.range(20).map(lambda x: x))
         return chained.repeat(400).batch(2)
@@ -255,6 +257,39 @@ def test_who_reads_on_after_each_of_many_interrupts_misses_nothing(name: str) ->
     with closing(iter(build())) as elements, interrupted_often():
         found = list(read())
     assert [plain(element) for element in found] == whole, f"after {interrupts} interrupts"
+
+
+def test_an_interrupted_generator_gives_what_it_had_yielded_and_then_says_that_it_ended() -> None:
+    stop = Stop(5)
+    elements = iter(Dataset.from_generator(lambda: (stop() or x for x in range(12))))
+    found: list[Any] = []
+    states: list[Any] = []
+    found.extend(read_on(elements, lambda: states.append((len(found), elements.state_dict()))))
+    assert found == [0, 1, 2, 3, 4, "FailedPreconditionError"]
+    [(begin, state)] = states
+    elsewhere = iter(Dataset.from_generator(lambda: (stop() or x for x in range(12))))
+    elsewhere.load_state_dict(state)
+    assert list(read_on(elsewhere)) == list(range(12))[begin:]
+
+
+def test_an_interrupted_iterator_that_is_no_generator_goes_on() -> None:
+    stop = Stop(5)
+
+    class Numbers:
+        def __init__(self) -> None:
+            self.at = 0
+
+        def __iter__(self) -> Numbers:
+            return self
+
+        def __next__(self) -> int:
+            stop()
+            if self.at == 12:
+                raise StopIteration
+            self.at += 1
+            return self.at
+
+    assert list(read_on(iter(Dataset.from_generator(Numbers)))) == list(range(1, 13))
 
 
 # A file that was just opened is left to the garbage collector.

@@ -299,10 +299,22 @@ def test_an_interrupt_while_joining_comes_at_once_and_leaves_no_client(cluster: 
     assert numbers(elements) == list(range(10)), "the next `next` joins anew"
 
 
+def test_threads_that_share_an_iterator_get_each_element_once(cluster: Cluster) -> None:
+    for _ in range(5):
+        found: list[Any] = []
+        with iter(read(R(2_000), cluster, "distributed_epoch")) as elements:
+            threads = [threading.Thread(target=found.extend, args=(elements,)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60.0)
+        assert sorted(found) == list(range(2_000))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("transfer", ["local", "shared_memory", "grpc"])
 @pytest.mark.parametrize("how", ["distributed_epoch", "parallel_epochs", "rounds", "shared pass"])
-def test_who_reads_on_after_each_of_many_interrupts_misses_nothing(transfer: str, how: str) -> None:
+def test_reading_on_after_many_interrupts_loses_nothing(transfer: str, how: str) -> None:
     options: dict[str, Any] = {
         "rounds": {"processing_mode": "parallel_epochs", "num_consumers": 1, "consumer_index": 0},
         "shared pass": {"processing_mode": "distributed_epoch", "cross_trainer_cache": dsnb.CrossTrainerCache("a")},

@@ -30,6 +30,8 @@ class InnerDatasets:
         self._context = context.inner()
         self.count = 0
         """How many datasets were created."""
+        self.pulled: list[Any] = []
+        """The element whose dataset is being created; it stays if the function is interrupted."""
 
     def begin_at(self, count: int) -> None:
         """Continue as if `count` datasets had been created."""
@@ -41,13 +43,22 @@ class InnerDatasets:
         Raises:
             Exception: the error of the input or of the function; the next call continues with the next element.
         """
-        run = as_list(self._source.pull(1))
-        if not run:
+        if not self.pulled:
+            self.pulled = as_list(self._source.pull(1))
+        if not self.pulled:
             return None
-        number, self.count = self.count, self.count + 1
+        try:
+            stage = self._stage_of(self.pulled[0])
+        except Exception:
+            self.pulled, self.count = [], self.count + 1
+            raise
+        self.pulled, self.count = [], self.count + 1
+        return stage
+
+    def _stage_of(self, element: Any) -> Stage:
         with track_opened_files(self._context.opened_files):
-            operation = self._operation(call_once(self._function, run[0]))
-        stage = operation.build(self._context.in_iteration(number))
+            operation = self._operation(call_once(self._function, element))
+        stage = operation.build(self._context.in_iteration(self.count))
         try:
             stage.start()
         except BaseException:

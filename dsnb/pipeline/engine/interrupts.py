@@ -1,28 +1,36 @@
-"""Delays Ctrl-C while elements are on their way through an iterator, so that a later `next` continues without a loss.
+"""Delays Ctrl-C while elements pass through an iterator, so that a later `next` loses none.
 
 Theory of operation. Python calls the handler of SIGINT between any two instructions of the main thread, and the usual
 handler raises KeyboardInterrupt there. In the middle of a pull, that drops the elements which only a local variable
-holds. So an iterator that pulls on the main thread replaces the handler meanwhile:
+holds. An iterator that pulls on the main thread therefore replaces the handler during the pull:
 
-* User code, libraries that may wait, and waits are interrupted at once, by the handler that was there before. Stages
-  keep what they have when a call fails, so nothing is lost.
-* dsnb's own code continues to the next pull of any stage or the next wait for a worker, where nothing is in flight, or
-  to the end of the iterator's pull. That takes microseconds to milliseconds, and half a second if it ends threads. A
-  second Ctrl-C meanwhile is passed on at once.
+* In user code, in third-party libraries and in waits, the previous handler is called at once. Stages keep what they
+  have when a call fails, so nothing is lost.
+* dsnb's own code runs on to the next pull of any stage, to the next wait for a worker, or to the end of the iterator's
+  pull: nothing is in flight there. That usually takes less than a millisecond.
+
+Not every wait can be recognized: a function without Python code may wait too. So after `MAX_DELAY_S`, or at the second
+Ctrl-C, the previous handler is called wherever the thread is.
 """
 
 from __future__ import annotations
 
 # The functions of `signal` also turn handlers into enum members, which takes ten times as long.
 import _signal  # type: ignore[import-not-found]
+import _thread
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from dsnb.errors import mark_out_of_band
+
+MAX_DELAY_S: Final = 1.0
 _OWN_CODE: Final = (
     "dsnb.arguments",
     "dsnb.cache.opened_files",
@@ -36,7 +44,7 @@ _OWN_CODE: Final = (
     "dsnb.transfer.",
     "dsnb.wire.",
 )
-"""Modules that run during a pull, and wait only in functions that are called so."""
+"""Modules that run during a pull. They wait in functions named in `_WAITS`."""
 _READS_FILES: Final = frozenset(
     {
         "dsnb.pipeline.parquet.row_groups",
@@ -47,21 +55,25 @@ _READS_FILES: Final = frozenset(
 )
 """Modules that may wait for a disk or a pipe. They lose nothing when they are interrupted."""
 _WAITS: Final = frozenset({"wait", "wait_for"})
-"""Not `join`, nor the wait of a thread's start: they take at most half a second."""
+"""Not `join`, nor the wait of a thread's start: stages that start or end threads hold elements."""
 
 
 class DelayedInterrupts:
     """Context manager in which Ctrl-C loses no elements; does nothing outside the main thread.
 
-    The process has one, because it has one handler of SIGINT. It may be entered again: a user function may iterate.
+    There is one for each process, as there is one handler of SIGINT. It is reentrant, because a user function may
+    iterate too.
     """
 
     def __init__(self) -> None:
         self.pending = False
-        """Whether a Ctrl-C waits to be raised."""
-        self._depth = 0
+        """Whether a delayed Ctrl-C has not been passed on yet."""
+        self._delayed = 0
+        """How many were delayed so far."""
         self._delays_all = False
+        self._depth = 0
         self._previous: Any = None
+        self._installed: Callable[..., None] | None = None
 
     def __enter__(self) -> None:
         if not _on_main_thread():
@@ -69,7 +81,9 @@ class DelayedInterrupts:
         if self._depth == 0:
             self._previous = _signal.getsignal(signal.SIGINT)
             if callable(self._previous):
-                _signal.signal(signal.SIGINT, self._handle)  # delays an interrupt from here on
+                self._installed = partial(self._handle, self._previous)
+                with suppress(ValueError):  # an embedded interpreter in which this thread receives no signals
+                    _signal.signal(signal.SIGINT, self._installed)  # delays an interrupt from here on
         self._depth += 1
 
     def __exit__(
@@ -78,17 +92,16 @@ class DelayedInterrupts:
         if not _on_main_thread():
             return
         self._depth -= 1
-        if self._depth == 0 and _signal.getsignal(signal.SIGINT) == self._handle:
+        if self._depth == 0 and _signal.getsignal(signal.SIGINT) is self._installed:
             _signal.signal(signal.SIGINT, self._previous)
-        if error is None:
-            self.raise_pending()
-        elif not isinstance(error, Exception):
+        if error is None or isinstance(error, Exception):
+            self.raise_pending()  # an error of the pull becomes the context of the KeyboardInterrupt
+        else:
             self.pending = False
-        # The error of an element is raised first; the next pull raises a pending interrupt.
 
     @contextmanager
     def delayed_in_waits(self) -> Iterator[None]:
-        """Delay interrupts also while dsnb waits: for a short call whose answer must not get lost."""
+        """Delay interrupts also while dsnb waits: for a short call whose reply must not be lost."""
         if not _on_main_thread():
             yield
             return
@@ -107,16 +120,33 @@ class DelayedInterrupts:
         if self.pending and _on_main_thread():
             self._pass_on(sys._getframe())
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.pending or not (self._delays_all or _holds_elements(frame)):
+    def _handle(self, previous: Callable[..., Any], number: int, frame: FrameType | None) -> None:
+        if previous is not self._previous:  # the handler of an earlier pull, which other code has kept
+            previous(number, frame)
+        elif self.pending or not (self._delays_all or _holds_elements(frame)):
+            self.raise_pending()
             self._pass_on(frame)
         else:
             self.pending = True
+            self._delayed += 1
+            # Not `threading.Thread`: the interrupted code may hold one of its locks.
+            _thread.start_new_thread(self._press_again, (self._delayed,))
+
+    def _press_again(self, number: int) -> None:
+        """Send the signal once more if the delayed one is still pending after `MAX_DELAY_S`; then nothing delays it."""
+        time.sleep(MAX_DELAY_S)
+        main = threading.main_thread().ident
+        if self.pending and self._delayed == number and main is not None:
+            signal.pthread_kill(main, signal.SIGINT)
 
     def _pass_on(self, frame: FrameType | None) -> None:
         self.pending = False
         if callable(self._previous):
-            self._previous(signal.SIGINT, frame)
+            try:
+                self._previous(signal.SIGINT, frame)
+            except Exception as error:
+                mark_out_of_band(error)  # it takes the place of no element
+                raise
 
 
 def _on_main_thread() -> bool:
@@ -126,7 +156,7 @@ def _on_main_thread() -> bool:
 def _holds_elements(frame: FrameType | None) -> bool:
     """Whether the interrupted code is dsnb's own and may have elements in local variables."""
     calls = set()
-    while frame is not None and _counts_as_its_caller(_module(frame)):
+    while frame is not None and _belongs_to_caller(_module(frame)):
         calls.add(frame.f_code.co_name)
         frame = frame.f_back
     if frame is None or (calls & _WAITS and "start" not in calls) or frame.f_code.co_name in _WAITS:
@@ -135,7 +165,7 @@ def _holds_elements(frame: FrameType | None) -> bool:
     return name.startswith(_OWN_CODE) and name not in _READS_FILES
 
 
-def _counts_as_its_caller(module: str) -> bool:
+def _belongs_to_caller(module: str) -> bool:
     top = module.partition(".")[0]
     return top in sys.stdlib_module_names or top in {"grpc", "msgspec", "numpy"} or top.startswith("namedtuple_")
 

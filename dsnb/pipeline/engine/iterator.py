@@ -105,7 +105,7 @@ class ElementIterator(Iterator[Any]):
         raise StopIteration
 
     def _refill(self) -> bool:
-        """Pull the next run; return whether there is one. Returns no element: an interrupt could drop it."""
+        """Pull the next run; return whether there is one. It returns no element, because an interrupt could drop it."""
         try:
             with self._lock, INTERRUPTS:
                 if length_hint(self._run):  # another thread refilled it first
@@ -388,7 +388,7 @@ class _IteratorState:
         return self._run
 
     def _convert(self) -> list[Any]:
-        """Convert what was pulled; a Ctrl-C in a framework's code leaves it for the next call."""
+        """Convert what was pulled; if Ctrl-C interrupts a framework's code, the next call converts it again."""
         try:
             elements, self._failure, self._unconverted = self._converter.convert(self._unconverted)
         except Exception:
@@ -517,32 +517,46 @@ class _ConsumptionReporter:
 class _ReportedElements(Iterator[Any]):
     """Yields elements and reports each one as consumed when it is yielded."""
 
-    __slots__ = ("_elements", "_listener", "_next", "_reported", "_reporter")
+    __slots__ = ("_elements", "_listener", "_lock", "_next", "_reporter", "_unyielded")
 
     def __init__(self, elements: list[Any], listener: ConsumptionListener, reporter: _ConsumptionReporter) -> None:
         self._elements = elements
-        self._next = self._reported = 0
+        self._next = 0
+        self._unyielded: list[Any] = []
+        """What was reported and not yielded, because an interrupt came in between."""
         self._listener = listener
         self._reporter = reporter
+        self._lock = threading.RLock()
 
     def __next__(self) -> Any:
+        found: list[Any] = []
+        try:
+            with INTERRUPTS, self._lock:
+                found += self._unyielded or self._report_next()
+                self._unyielded = []
+        except BaseException:
+            if found:
+                self._unyielded = found
+            raise
+        for element in found:  # Python runs no signal handler between this line and the next
+            return element
+        raise StopIteration
+
+    def _report_next(self) -> list[Any]:
+        """Report the next element and return it in a list, which is empty at the end."""
         if not self._listener.may_consume():
             # Another client gets these elements now: yielding them here too would deliver them twice.
             self._reporter.withdrawn = len(self._elements) - self._next
-            self._elements, self._next = [], 0
+            self._next = len(self._elements)
         if self._next == len(self._elements):
             self._elements, self._next = [], 0  # they may be views of shared memory
-            raise StopIteration
-        if self._reported == self._next:
-            with INTERRUPTS:
-                self._listener.consumed(1, 0)
-                self._reported += 1
-        # An interrupt comes before this step or after it.
-        element, self._next = self._elements[self._next], self._next + 1
-        return element
+            return []
+        self._listener.consumed(1, 0)
+        self._next += 1
+        return [self._elements[self._next - 1]]
 
     def __length_hint__(self) -> int:
-        return len(self._elements) - self._next
+        return len(self._elements) - self._next + len(self._unyielded)
 
 
 _inherited_states: list[_IteratorState] = []

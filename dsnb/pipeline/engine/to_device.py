@@ -16,15 +16,23 @@ class ToDeviceStage(AlignedStage):
         super().__init__("to device", source)
         self._placement = placement
         self._converter = NumpyConverter(writable=writable, placement=placement)
+        self._pulled: Run = []
+        """The element being copied, kept because the framework's code may be interrupted."""
 
     def produce(self, want: int) -> Run:
         """Return one element: an error, such as a lack of memory, then takes the place of that element alone."""
-        run = self.inputs[0].pull(min(want, 1))
-        if not len(run):
+        if not len(self._pulled):
+            self._pulled = self.inputs[0].pull(min(want, 1))
+        if not len(self._pulled):
             return []
-        with self._placement.copying():
-            elements, failure, _ = self._converter.convert(run)
-            begun = [self._placement.begin_copy(element) for element in elements]
+        try:
+            with self._placement.copying():
+                elements, failure, _ = self._converter.convert(self._pulled)
+                begun = [self._placement.begin_copy(element) for element in elements]
+        except Exception:
+            self._pulled = []
+            raise
+        self._pulled = []
         if failure is not None:
             raise failure
         return begun

@@ -52,7 +52,8 @@ class FlatMapStage(Stage):
         return []
 
     def _open(self) -> bool:
-        self.note_resumable_position(self._datasets.count)
+        if not self._datasets.pulled:
+            self.note_resumable_position(self._datasets.count)
         self._inner = inner = self._datasets.next()
         if inner is not None:
             self.adopt(inner)

@@ -140,27 +140,25 @@ class RepeatStage(Stage):
         return self._source.build(self._context.in_iteration(iteration, endless=endless))
 
     def _begin_next(self, previous: Stage) -> None:
-        self._between_iterations = True  # until the next one is there, also after an interrupt
-        # Close before building the next one: two iterations at once would need files and threads twice.
-        previous.close()
-        if not self._has_next(previous):
-            self._ended = True
-            return
+        self._between_iterations = True  # stays set if an interrupt comes before the next one is built
         try:
+            # Close before building the next one: two iterations at once would need files and threads twice.
+            previous.close()
+            if not self._has_next(previous):
+                self._ended = True
+                return
             stage = self._build(self._iteration + 1)
+            stage.continue_counters(previous)
+            self._note_start()
+            read = _elements_read(previous)
         except Exception:
             # An error that came again at each pull would block the reader forever.
             self._ended = True
             raise
-        self._note_start()
-        self._iteration += 1
-        self._previous, self._start_counts = (
-            previous,
-            (self._start_counts[1], self._start_counts[1] + self._iteration_delivered),
-        )
+        self._iteration, self._previously_read = self._iteration + 1, read
+        start = self._start_counts[1]
+        self._previous, self._start_counts = previous, (start, start + self._iteration_delivered)
         self._iteration_elements = self._iteration_delivered = 0
-        self._previously_read = _elements_read(previous)
-        stage.continue_counters(previous)
         self.inputs, self._between_iterations = (stage,), False
         self.adopt(stage)
         try:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
 
 from dsnb.elements.spec import BYTES, STR, TensorSpec, leaf_spec
 from dsnb.elements.structure import flatten, rebuild, structure_of
-from dsnb.errors import InvalidArgumentError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, mark_out_of_band
 from dsnb.pipeline.engine.calls import EarlyResultsStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.ownership import ensure_owned
@@ -60,6 +61,10 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
         self._function = UserFunction(operation.function, operation.name, keep_results=True)
         self._values: Iterator[Any] | None = None
         self._ended = False
+        self._kept: list[Any] = []
+        """What was yielded before an interrupt, for the next pull."""
+        self._interrupted = False
+        """Whether an interrupt ended the generator, and the error that says so was not raised yet."""
         self._allocate = context.allocate
         if context.low_latency:
             self.use_thread()
@@ -80,24 +85,42 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
 
     def produce(self, want: int) -> Run:
         """Return the next elements; an error raised by the generator is followed by the end."""
+        if self._kept:
+            out, self._kept = self._kept[:want], self._kept[want:]
+            return out
+        if self._interrupted:
+            self._interrupted = False
+            raise self._interrupted_error()
         _, out, failure = self.call_next(want)
         if isinstance(failure, Exception):
             return self.fail_after(failure, out)
+        if failure is not None:  # the user interrupted a cell
+            self._kept = out
+            raise failure
         return out
 
-    def _extend(self, out: list[Any], calls: list[None]) -> Exception | None:
+    def _interrupted_error(self) -> FailedPreconditionError:
+        error = FailedPreconditionError(
+            f"the generator of {self.name} was interrupted, and Python cannot continue a generator that raised",
+            did="the elements that it had yielded were delivered; the epoch ends here, early",
+            hint="iterate the dataset again, or load state_dict() into a new iterator, which calls the generator anew",
+        )
+        mark_out_of_band(error)
+        return error
+
+    def _extend(self, out: list[Any], calls: list[None]) -> BaseException | None:
         before = len(out)
         try:
             out.extend(self._elements(calls))
         except _SpecMismatch as unfit:
             # The element does not fit the spec, but the generator itself can continue.
             return unfit.error
-        except BaseException as failure:
-            self._ended = True
+        except BaseException as failure:  # noqa: BLE001 - the caller raises it
             explained = self._function.annotate_error(failure)
-            if isinstance(explained, Exception):
-                return explained
-            raise
+            # Only a generator ends when it raises. An iterator of another kind may go on after an interrupt.
+            self._ended = isinstance(explained, Exception) or isinstance(self._values, GeneratorType)
+            self._interrupted = self._ended and not isinstance(explained, Exception)
+            return explained
         finally:
             self._function.exit_stray_child()
         # Another thread may have shortened `calls`, but never to fewer than were made.

@@ -148,9 +148,14 @@ class SharedMemoryServer:
             if limit_error(error) is not None:
                 self._refuse_connection(error)
             return
-        if reader is not None:
-            self._connections.add(reader)
+        if reader is None:
+            return
+        try:
             self._selector.register(reader.sock, _READ, reader)
+        except OSError:  # the kernel has no room for one more
+            reader.close()
+            return
+        self._connections.add(reader)
 
     def _accept_connection(self) -> ServerConnection | None:
         """Accept a reader's connection; None if it belongs to another user."""
@@ -204,10 +209,14 @@ class SharedMemoryServer:
         if reader in self._connections:
             self._connections.discard(reader)
             self._selector.unregister(reader.sock)
-            if reader.session is not None and reader.consumed is not None:
-                reader.session.credit(0, reader.consumed, 0)  # consumed elements that it could not acknowledge any more
-            reader.close()
-            self._release_admission(reader)
+            try:
+                if reader.session is not None and reader.consumed is not None:
+                    reader.session.credit(0, reader.consumed, 0)  # what it could not acknowledge any more
+            except Exception:  # noqa: BLE001 - a bug: without this thread all readers of this worker would wait for ever
+                _log.exception("the last acknowledgement of a reader could not be handled")
+            finally:
+                reader.close()
+                self._release_admission(reader)
 
     def _release_admission(self, reader: ServerConnection) -> None:
         if reader.admitted:
