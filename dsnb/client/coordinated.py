@@ -236,6 +236,7 @@ class CoordinatedStage(JobReader):
         with self._inbox.changed:
             # Rounds that the user did not get were not taken: the final report names the first of them.
             self._inbox.rounds.next_round -= unread + (self._undecoded is not None)
+            self._undecoded = None
         self._inbox.cancel()
         self._maintenance.join()
         try:

@@ -272,6 +272,12 @@ def test_an_interrupted_generator_gives_what_it_had_yielded_and_then_says_that_i
     assert list(read_on(elsewhere)) == list(range(12))[begin:]
 
 
+def test_an_interrupt_while_a_generator_is_opened_is_no_empty_epoch() -> None:
+    stop = Stop(0)
+    elements = iter(Dataset.from_generator(lambda: stop() or iter([1, 2])))
+    assert list(read_on(elements)) == ["FailedPreconditionError"]
+
+
 def test_an_interrupted_iterator_that_is_no_generator_goes_on() -> None:
     stop = Stop(5)
 

@@ -70,6 +70,8 @@ class DelayedInterrupts:
         """Whether a delayed Ctrl-C has not been passed on yet."""
         self._delayed = 0
         """How many were delayed so far."""
+        self._resent = False
+        """Whether the signal that comes next was sent by `_press_again`: it is no second Ctrl-C."""
         self._delays_all = False
         self._depth = 0
         self._previous: Any = None
@@ -118,11 +120,18 @@ class DelayedInterrupts:
             KeyboardInterrupt: if the user pressed Ctrl-C and the handler is Python's.
         """
         if self.pending and _on_main_thread():
-            self._pass_on(sys._getframe())
+            try:
+                self._pass_on(sys._getframe())
+            except Exception as error:
+                mark_out_of_band(error)  # it takes the place of no element
+                raise
 
     def _handle(self, previous: Callable[..., Any], number: int, frame: FrameType | None) -> None:
+        resent, self._resent = self._resent, False
         if previous is not self._previous:  # the handler of an earlier pull, which other code has kept
             previous(number, frame)
+        elif resent:
+            self.raise_pending()  # does nothing if it was passed on just now
         elif self.pending or not (self._delays_all or _holds_elements(frame)):
             self.raise_pending()
             self._pass_on(frame)
@@ -130,23 +139,21 @@ class DelayedInterrupts:
             self.pending = True
             self._delayed += 1
             # Not `threading.Thread`: the interrupted code may hold one of its locks.
-            _thread.start_new_thread(self._press_again, (self._delayed,))
+            with suppress(RuntimeError):  # no more threads can be started
+                _thread.start_new_thread(self._press_again, (self._delayed,))
 
     def _press_again(self, number: int) -> None:
         """Send the signal once more if the delayed one is still pending after `MAX_DELAY_S`; then nothing delays it."""
         time.sleep(MAX_DELAY_S)
         main = threading.main_thread().ident
         if self.pending and self._delayed == number and main is not None:
+            self._resent = True
             signal.pthread_kill(main, signal.SIGINT)
 
     def _pass_on(self, frame: FrameType | None) -> None:
         self.pending = False
         if callable(self._previous):
-            try:
-                self._previous(signal.SIGINT, frame)
-            except Exception as error:
-                mark_out_of_band(error)  # it takes the place of no element
-                raise
+            self._previous(signal.SIGINT, frame)
 
 
 def _on_main_thread() -> bool:

@@ -532,8 +532,8 @@ class _ReportedElements(Iterator[Any]):
         found: list[Any] = []
         try:
             with INTERRUPTS, self._lock:
-                found += self._unyielded or self._report_next()
-                self._unyielded = []
+                kept, self._unyielded = self._unyielded, []
+                found += kept or self._report_next()
         except BaseException:
             if found:
                 self._unyielded = found
@@ -546,7 +546,7 @@ class _ReportedElements(Iterator[Any]):
         """Report the next element and return it in a list, which is empty at the end."""
         if not self._listener.may_consume():
             # Another client gets these elements now: yielding them here too would deliver them twice.
-            self._reporter.withdrawn = len(self._elements) - self._next
+            self._reporter.withdrawn += len(self._elements) - self._next
             self._next = len(self._elements)
         if self._next == len(self._elements):
             self._elements, self._next = [], 0  # they may be views of shared memory

@@ -72,7 +72,7 @@ class RepeatStage(Stage):
     def skip(self, count: int) -> int:
         left = count
         while left and not self._ended:
-            skipped = self.inputs[0].skip(left)
+            skipped = 0 if self._between_iterations else self.inputs[0].skip(left)
             self._iteration_elements += skipped
             self._iteration_delivered += skipped
             left -= skipped
@@ -147,14 +147,14 @@ class RepeatStage(Stage):
             if not self._has_next(previous):
                 self._ended = True
                 return
-            stage = self._build(self._iteration + 1)
-            stage.continue_counters(previous)
-            self._note_start()
             read = _elements_read(previous)
+            stage = self._build(self._iteration + 1)
         except Exception:
             # An error that came again at each pull would block the reader forever.
             self._ended = True
             raise
+        self._note_start()
+        stage.continue_counters(previous)
         self._iteration, self._previously_read = self._iteration + 1, read
         start = self._start_counts[1]
         self._previous, self._start_counts = previous, (start, start + self._iteration_delivered)

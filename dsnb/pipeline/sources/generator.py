@@ -117,8 +117,10 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
             return unfit.error
         except BaseException as failure:  # noqa: BLE001 - the caller raises it
             explained = self._function.annotate_error(failure)
-            # Only a generator ends when it raises. An iterator of another kind may go on after an interrupt.
-            self._ended = isinstance(explained, Exception) or isinstance(self._values, GeneratorType)
+            # Only a generator ends when it raises, or the function that was to return one. An iterator of another kind
+            # may go on after an interrupt.
+            goes_on = self._values is not None and not isinstance(self._values, GeneratorType)
+            self._ended = isinstance(explained, Exception) or not goes_on
             self._interrupted = self._ended and not isinstance(explained, Exception)
             return explained
         finally:

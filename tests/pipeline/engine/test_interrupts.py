@@ -102,6 +102,7 @@ def test_an_interrupt_is_delayed_for_a_short_time_only(seen: list[int]) -> None:
     with INTERRUPTS:
         interrupt_in_own_code()
         wait_for(lambda: bool(seen), what="the delayed interrupt")
+    assert seen == [signal.SIGINT], "one Ctrl-C is one call of the handler"
 
 
 def test_a_function_without_python_code_can_be_interrupted() -> None:
@@ -138,21 +139,40 @@ def test_the_handler_of_a_pull_that_other_code_installs_again_later_passes_inter
     assert seen == [signal.SIGINT] * 3
 
 
-def test_what_a_handler_raises_takes_the_place_of_no_element() -> None:
-    class Stop(Exception):
-        pass
+class Stop(Exception):
+    """What a handler raises instead of `KeyboardInterrupt`."""
+
+
+@pytest.fixture
+def stopping() -> Iterator[None]:
+    """A handler of the user that raises an exception of its own."""
 
     def stop(*_: Any) -> None:
         raise Stop
 
     before = signal.signal(signal.SIGINT, stop)
-    try:
-        elements = iter(Dataset.range(4).shard(2, 0).ignore_errors())
-        with pytest.raises(Stop), INTERRUPTS:
-            interrupt_in_own_code()
-        assert [int(x) for x in elements] == [0, 2]
-    finally:
-        signal.signal(signal.SIGINT, before)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_what_a_handler_raises_between_elements_takes_the_place_of_none(stopping: None) -> None:
+    elements = iter(Dataset.range(4).shard(2, 0).ignore_errors())
+    with pytest.raises(Stop), INTERRUPTS:
+        interrupt_in_own_code()
+    assert [int(x) for x in elements] == [0, 2]
+
+
+def test_what_a_handler_raises_in_a_function_takes_the_place_of_its_element(stopping: None) -> None:
+    def dataset() -> Dataset:
+        return Dataset.range(6).map(lambda x: (x == 3 and signal.raise_signal(signal.SIGINT)) or x)
+
+    elements = iter(dataset())
+    assert [int(next(elements)) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(Stop):
+        next(elements)
+    elsewhere = iter(dataset())
+    elsewhere.load_state_dict(elements.state_dict())
+    assert [int(x) for x in elsewhere] == [int(x) for x in elements] == [4, 5]
 
 
 def test_a_dataset_that_is_read_in_a_function_delays_interrupts_no_longer_than_the_outer_one(seen: list[int]) -> None:
