@@ -37,7 +37,7 @@ from playwright.sync_api import BrowserContext, Page, sync_playwright
 import dsnb
 from benchmarks.sections import machine, table, write_section
 
-CPU_GOAL, BYTES_GOAL, REMAINING_WORK_GOAL = 0.06, 15_000, 0.98
+CPU_GOAL, BYTES_GOAL, REMAINING_WORK_GOAL = 0.03, 15_000, 0.98
 PAUSES = {"lr=0.1": 0.01, "lr=0.03": 0.02, "lr=0.01": 0.06, "lr=0.003": 0.1}
 BROWSER_ARGUMENTS = [
     "--no-sandbox",
