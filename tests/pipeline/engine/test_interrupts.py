@@ -106,12 +106,18 @@ def test_an_interrupt_is_delayed_for_a_short_time_only(seen: list[int]) -> None:
 
 
 def test_a_function_without_python_code_can_be_interrupted() -> None:
-    elements = iter(Dataset.range(1).map(lambda x: (30.0,)).map(time.sleep))
-    press = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-    press.start()
+    began = threading.Event()
+
+    def press() -> None:
+        began.wait(60.0)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    elements = iter(Dataset.range(1).map(lambda x: began.set() or (30.0,)).map(time.sleep))
+    thread = threading.Thread(target=press)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
         next(elements)
-    press.join()
+    thread.join()
     elements.close()
 
 
