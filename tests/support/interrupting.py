@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
 
+import pytest
+
+from dsnb.pipeline.engine import interrupts
 from dsnb.pipeline.engine.iterator import ElementIterator
 
 _HANDS_OUT = ElementIterator.__next__.__code__
@@ -101,10 +104,12 @@ def interrupted_often(pause: float = 0.002) -> Iterator[None]:
 
     signal.signal(signal.SIGINT, raise_in_next)
     sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        sender.join()
-        signal.signal(signal.SIGINT, before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interrupts, "MAX_DELAY_S", 5.0)  # on a busy machine, a pull may take longer than usual
+        sender.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            sender.join()
+            signal.signal(signal.SIGINT, before)

@@ -73,7 +73,9 @@ class DelayedInterrupts:
         self._resent = False
         """Whether the signal that comes next was sent by `_press_again`: it is no second Ctrl-C."""
         self._delays_all = False
+        """Whether waits are delayed too; see `delayed_in_waits`."""
         self._depth = 0
+        """How many uses of this context manager are nested at present."""
         self._previous: Any = None
         self._installed: Callable[..., None] | None = None
 
