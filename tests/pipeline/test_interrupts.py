@@ -272,6 +272,12 @@ def test_an_interrupted_generator_gives_what_it_had_yielded_and_then_says_that_i
     assert list(read_on(elsewhere)) == list(range(12))[begin:]
 
 
+def test_an_interrupted_generator_within_another_iterator_does_not_end_the_epoch_silently() -> None:
+    stop = Stop(5)
+    elements = iter(Dataset.from_generator(lambda: map(int, (stop() or x for x in range(12)))))
+    assert list(read_on(elements)) == [0, 1, 2, 3, 4, "FailedPreconditionError"]
+
+
 def test_an_interrupt_while_a_generator_is_opened_is_no_empty_epoch() -> None:
     stop = Stop(0)
     elements = iter(Dataset.from_generator(lambda: stop() or iter([1, 2])))

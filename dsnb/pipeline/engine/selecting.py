@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from dsnb.errors import is_element_error
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 
 
@@ -84,8 +85,9 @@ class SelectStage(Stage):
         ahead = islice(self._draws, 1, want)
         try:
             return as_list(self._sources[index].pull(1 + sum(self._selects(draw, index) for draw in ahead)))
-        except Exception:
-            self._draws.popleft()
+        except Exception as error:
+            if is_element_error(error):
+                self._draws.popleft()
             raise
 
     def _selects(self, draw: Any, index: int) -> bool:

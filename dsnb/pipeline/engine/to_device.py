@@ -37,6 +37,9 @@ class ToDeviceStage(AlignedStage):
             raise failure
         return begun
 
+    def close_inputs(self, unread: int) -> None:
+        super().close_inputs(unread + len(self._pulled))
+
 
 class ArrivedElements:
     """The last step of an iterator over elements that were copied to a device: waits until each has arrived."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsnb.elements.spec import TensorSpec
+from dsnb.errors import is_element_error
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
@@ -60,8 +61,8 @@ class EnumerateStage(AlignedStage):
         first = self._number
         try:
             run = as_list(self.inputs[0].pull(want))
-        except Exception:
-            self._number += 1
+        except Exception as error:
+            self._number += is_element_error(error)
             raise
         self._number += len(run)
         return list(zip(np.arange(first, self._number, dtype=np.int64), run, strict=True))

@@ -149,9 +149,9 @@ class RepeatStage(Stage):
                 return
             read = _elements_read(previous)
             stage = self._build(self._iteration + 1)
-        except Exception:
-            # An error that came again at each pull would block the reader forever.
-            self._ended = True
+        except Exception as error:
+            # An element's error that came again at each pull would block the reader forever.
+            self._ended = is_element_error(error)
             raise
         self._note_start()
         stage.continue_counters(previous)
@@ -163,8 +163,8 @@ class RepeatStage(Stage):
         self.adopt(stage)
         try:
             stage.start()
-        except Exception:
-            self._ended = True
+        except Exception as error:
+            self._ended = is_element_error(error)  # after another error, the next pull starts it
             raise
 
     def _note_start(self) -> None:

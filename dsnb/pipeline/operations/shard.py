@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsnb.errors import CancelledError, FailedPreconditionError, InvalidArgumentError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError, is_element_error
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec
@@ -78,9 +78,9 @@ class ShardStage(Stage):
         while True:
             try:
                 return self.inputs[0].pull(want)
-            except CancelledError:
-                raise
-            except Exception:
+            except Exception as error:
+                if not is_element_error(error):
+                    raise
                 ours = self._gap == 0
                 self._advance(1)
                 if ours:

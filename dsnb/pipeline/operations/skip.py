@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dsnb.errors import is_element_error
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, SameSpec
@@ -62,8 +63,8 @@ class SkipStage(Stage):
         while self._left:
             try:
                 dropped = len(self.inputs[0].pull(min(self._left, MAX_RUN_LENGTH)))
-            except Exception:  # an interrupt is not an element's error
-                self._left -= 1
+            except Exception as error:
+                self._left -= is_element_error(error)
                 raise
             self._left -= dropped
             if not dropped:

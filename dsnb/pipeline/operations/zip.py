@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsnb.elements.structure import Structure, elements_of, rebuild
+from dsnb.errors import is_element_error
 from dsnb.pipeline.engine.resume_point import ResumePoint
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
@@ -88,9 +89,14 @@ class ZipStage(Stage):
     def _pull(self, index: int, want: int) -> list[Any]:
         try:
             return as_list(self.inputs[index].pull(want))
-        except Exception:
-            if self._to_drop[index]:
-                self._to_drop[index] -= 1  # the corresponding element of another input failed too
-            else:
-                self._to_drop = [owed + (other != index) for other, owed in enumerate(self._to_drop)]
+        except Exception as error:
+            if is_element_error(error):
+                self._drop_corresponding(index)
             raise
+
+    def _drop_corresponding(self, index: int) -> None:
+        """Drop what belongs to an element of one input that failed."""
+        if self._to_drop[index]:
+            self._to_drop[index] -= 1  # the corresponding element of another input failed too
+        else:
+            self._to_drop = [owed + (other != index) for other, owed in enumerate(self._to_drop)]

@@ -65,6 +65,8 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
         """What was yielded before an interrupt, for the next pull."""
         self._interrupted = False
         """Whether an interrupt ended the generator, and the error that says so was not raised yet."""
+        self._end_is_doubtful = False
+        """Whether the last call of an iterator of another kind was interrupted: it may read from a generator."""
         self._allocate = context.allocate
         if context.low_latency:
             self.use_thread()
@@ -90,7 +92,9 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
             return out
         if self._interrupted:
             self._interrupted = False
-            raise self._interrupted_error()
+            raise self._ended_by_interrupt(
+                f"the generator of {self.name} was interrupted, and Python cannot continue a generator that raised"
+            )
         _, out, failure = self.call_next(want)
         if isinstance(failure, Exception):
             return self.fail_after(failure, out)
@@ -99,10 +103,11 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
             raise failure
         return out
 
-    def _interrupted_error(self) -> FailedPreconditionError:
+    @staticmethod
+    def _ended_by_interrupt(what: str) -> FailedPreconditionError:
         error = FailedPreconditionError(
-            f"the generator of {self.name} was interrupted, and Python cannot continue a generator that raised",
-            did="the elements that it had yielded were delivered; the epoch ends here, early",
+            what,
+            did="the elements that came before were delivered; the epoch ends here, early",
             hint="iterate the dataset again, or load state_dict() into a new iterator, which calls the generator anew",
         )
         mark_out_of_band(error)
@@ -122,11 +127,18 @@ class GeneratorStage(EarlyResultsStage, SourceStage):
             goes_on = self._values is not None and not isinstance(self._values, GeneratorType)
             self._ended = isinstance(explained, Exception) or not goes_on
             self._interrupted = self._ended and not isinstance(explained, Exception)
+            self._end_is_doubtful = not self._ended
             return explained
         finally:
             self._function.exit_stray_child()
         # Another thread may have shortened `calls`, but never to fewer than were made.
         self._ended = len(out) - before < len(calls)
+        doubtful, self._end_is_doubtful = self._end_is_doubtful and self._ended and len(out) == before, False
+        if doubtful:
+            return self._ended_by_interrupt(
+                f"the iterator of {self.name} was interrupted, and then it ended: "
+                "a generator that it reads from cannot continue after an interrupt"
+            )
         return None
 
     def _elements(self, calls: list[None]) -> Iterator[Any]:

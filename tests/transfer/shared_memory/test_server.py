@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.transfer.protocol import FrameSlice
+from dsnb.transfer.shared_memory import client_connection
 from dsnb.transfer.shared_memory.messages import (
     HEADER,
     PROOF_METHOD,
@@ -121,6 +123,30 @@ def test_leaving_is_told_with_what_was_consumed_and_is_prompt() -> None:
         reader.reading.leave(99)
     assert there.worker.said == [("leave", 17)]
     assert reader.errors == []
+
+
+class RefusesLateCredit(list[Any]):
+    """What readers said; fails when one that is gone is credited with what it consumed."""
+
+    def append(self, said: Any) -> None:
+        super().append(said)
+        if said[:2] == ("credit", 0):
+            raise RuntimeError("unknown reader")
+
+
+def test_an_error_at_the_end_of_one_reader_leaves_the_others_served(caplog: pytest.LogCaptureFixture) -> None:
+    with door() as there, reading(there) as other:
+        there.worker.sink()
+        there.worker.said = RefusesLateCredit()
+        before = set(client_connection.connections)
+        with reading(there) as gone:
+            wait_for(lambda: len(there.worker.sinks) == 2, what="the second reader")
+            gone.reading.consumed_cell[0] = 3
+            (connection,) = set(client_connection.connections) - before
+            connection.stop_receiving()  # it closes its socket without a farewell
+            wait_for(lambda: "could not be handled" in caplog.text, what="the error in the log")
+        there.worker.sinks[0].deliver(piece_of([1]))
+        assert int(other.take()) == 1
 
 
 def test_readers_beyond_the_limit_are_refused_and_a_place_that_is_left_is_free() -> None:
