@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from dsnb import errors
 from dsnb.client import notices
 from dsnb.client.inbox import Inbox, TaskRead
-from dsnb.client.options import ReadOptions, ServiceAddress
+from dsnb.client.options import PAD, ReadOptions, ServiceAddress
 from dsnb.client.rounds import ConsumerRounds
 from dsnb.client.service_stage import JobReader
 from dsnb.client.session import JobClock, join, open_control_stream
@@ -46,6 +46,8 @@ from dsnb.wire.methods import STATUS
 _CHECK_INTERVAL_S = 0.5
 """How often a waiting thread checks. A check that lasts longer means that this process was stopped; the excess does not
 count as waiting."""
+_END_WAIT_S = 5.0
+"""How long a consumer that has taken all rounds waits for the ends of the tasks: an error may have ended their data."""
 _ROUNDS_AHEAD = 64
 """Rounds of a task that may be buffered before they are due: enough to hide a round trip. A byte limit applies too."""
 
@@ -53,11 +55,11 @@ _ROUNDS_AHEAD = 64
 class CoordinatedInbox(Inbox):
     """Buffers what arrives for one consumer, by task, until its round is due."""
 
-    def __init__(self, num_consumers: int) -> None:
+    def __init__(self, num_consumers: int, consumer: int) -> None:
         super().__init__()
         # No poller: it serves one thread that both waits and takes, but here two threads do.
         self.poller = None
-        self.rounds = ConsumerRounds()
+        self.rounds = ConsumerRounds(consumer)
         self.has_work = False
         """Whether the maintenance thread has something to do."""
         self.starving = False
@@ -119,6 +121,10 @@ class CoordinatedTaskTable(TaskTable):
     def _move_credit(self, now: float) -> float:
         return now + 1.0
 
+    def have_ended(self) -> bool:
+        """Whether each task has told its end, or failed. From any thread."""
+        return all(hold.account.ended for hold in list(self._task_reads.values()))
+
     def acknowledge(self) -> None:
         """Send each worker the counters of received and consumed rounds, if they changed."""
         if self._inbox.starving:
@@ -176,7 +182,7 @@ class CoordinatedStage(JobReader):
         self._client_id, self._instance = joined.client_id, joined.instance
         self._losses_received = joined.loss_count
         self._consumer_timeout_s = joined.consumer_timeout_ms / 1000
-        self._inbox = CoordinatedInbox(options.num_consumers)
+        self._inbox = CoordinatedInbox(options.num_consumers, options.consumer_index)
         self._tasks = CoordinatedTaskTable(
             self._inbox,
             joined.client_id,
@@ -199,6 +205,9 @@ class CoordinatedStage(JobReader):
         )
         self._undecoded: FrameSlice | None = None
         """The slice being decoded, kept because decoding may be interrupted."""
+        self._is_filler = False
+        """Whether another consumer has this element too."""
+        self._pads = options.at_end == PAD
         self._maintenance = threading.Thread(target=self._maintain, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
         self._inbox.rounds.set_tasks([task.task_id for task in joined.tasks])
         self._inbox.updates.append(ClientUpdate(has_state=True, tasks=joined.tasks))
@@ -212,16 +221,18 @@ class CoordinatedStage(JobReader):
     # ---- the stage
 
     def produce(self, want: int) -> Run:
-        """Return the element of the next round; waits for it."""
+        """Return the element of the next round; waits for it. Nothing after the last round."""
         del want  # one at a time: a round counts as taken here, so none may be taken before its user needs it
         self._undecoded = self._undecoded or self._next_slice()
+        if self._undecoded is None:
+            return []
         try:
             run = list(self._undecoded.elements())
         except Exception:
             self._undecoded = None
             raise
         self._undecoded = None
-        return run
+        return [(element, self._is_filler) for element in run] if self._pads else run
 
     def source_position(self, _behind: int) -> NoReturn:
         """Refuse: the dispatcher keeps the round, and a returning consumer continues with the others."""
@@ -260,7 +271,8 @@ class CoordinatedStage(JobReader):
         super().continue_counters(previous)
         self._elements_before = self.elements
 
-    def _next_slice(self) -> FrameSlice:
+    def _next_slice(self) -> FrameSlice | None:
+        """The element of the next round; None after the last one."""
         inbox, waited = self._inbox, 0.0
         self._waits.start()
         try:
@@ -273,6 +285,8 @@ class CoordinatedStage(JobReader):
                     if inbox.rounds.ready and not isinstance(inbox.refusal, CancelledError):
                         return self._take()
                     self._raise_errors()
+                    if inbox.rounds.ended and (self._tasks.have_ended() or waited > _END_WAIT_S):
+                        return None
                     if inbox.rounds.skip_missed():
                         continue
                     inbox.starving = inbox.has_work = True
@@ -288,6 +302,7 @@ class CoordinatedStage(JobReader):
             self.wait_ns += self._waits.stop()
 
     def _take(self) -> FrameSlice:
+        self._is_filler = self._inbox.rounds.is_filler
         piece: FrameSlice = self._inbox.rounds.take()
         self._inbox.has_work = True
         self._inbox.changed.notify_all()
@@ -310,10 +325,12 @@ class CoordinatedStage(JobReader):
 
     def _raise_errors(self) -> None:
         for task_id, error in list(self._inbox.errors):
-            if not task_id or self._inbox.rounds.waits_for(task_id):
+            if not task_id or self._inbox.rounds.ended or self._inbox.rounds.waits_for(task_id):
                 if isinstance(error, ResourceExhaustedError):  # may succeed later
                     self._inbox.errors.remove((task_id, error))
                     self._inbox.retry = True
+                elif self._inbox.rounds.ended:
+                    self._inbox.errors.remove((task_id, error))  # the next pull is the end
                 raise copy(error)
         refusal = self._inbox.refusal
         if isinstance(refusal, NotFoundError):

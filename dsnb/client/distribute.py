@@ -28,8 +28,8 @@ from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentErr
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.determinism import inexact_reason
 from dsnb.pipeline.graph import describe, serialise
-from dsnb.pipeline.modes import ShardingSupport, check_mode, require_endless
-from dsnb.pipeline.operation import Operation, walk
+from dsnb.pipeline.modes import ShardingSupport, check_mode
+from dsnb.pipeline.operation import INFINITE_CARDINALITY, Operation, walk
 from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.sharding import sharding_support
@@ -56,6 +56,10 @@ def distribute(
     cross_trainer_cache: CrossTrainerCache | None = None,
     target_workers: str = "AUTO",
     checksum: bool = False,
+    *,
+    rank: int | str | None = None,
+    world_size: int | None = None,
+    at_end: str | None = None,
 ) -> Callable[[Dataset], Dataset]:
     """Run all operations before this one on the workers of a service; for `Dataset.apply`, as in the tf.data service.
 
@@ -67,7 +71,7 @@ def distribute(
             job's next epoch. The clients of an epoch divide its elements: each element goes to one of them.
         consumer_index: Index of this consumer in a coordinated read, from 0; needs `num_consumers` and `job_name`.
         num_consumers: Number of consumers that read together, in rounds: in each round all consumers get consecutive
-            elements of one worker. Needs an endless dataset (`repeat`).
+            elements of one worker.
         max_outstanding_requests: Most elements in flight or buffered, over all workers; None to limit bytes only.
         data_transfer_protocol: "local" (by reference, in one process), "shared_memory" (on one host) or "grpc"; None
             for the fastest that is available.
@@ -78,6 +82,13 @@ def distribute(
         checksum: Whether messages carry a checksum; a message damaged on the way is sent again, or raises
             `DataLossError` if that keeps happening. gRPC is then used instead of shared memory. Within one process
             elements are passed by reference and there is nothing to check.
+        rank: The same as `consumer_index`, by the name that training loops use; "auto" for the rank of this process
+            as torch.distributed, JAX, torchrun, MPI or SLURM know it.
+        world_size: The same as `num_consumers`; may be left out with `rank="auto"`.
+        at_end: What becomes of the last elements of an epoch if there are too few for a round: "drop" (the default)
+            leaves them out, fewer than `world_size` elements in all; "repeat" gives the first of them to all ranks that
+            lack one; "pad" does so too, and yields pairs of an element and whether it is such a repetition. In each
+            case all ranks take the same number of steps.
 
     Returns:
         A function from dataset to dataset. The new dataset has the elements of the old one, in an order that holds
@@ -86,7 +97,7 @@ def distribute(
     Raises:
         InvalidArgumentError: an argument is never valid, or the pipeline cannot be pickled (the error names the
             variable).
-        FailedPreconditionError: a finite dataset is to be read in rounds.
+        FailedPreconditionError: `rank` is "auto" and nothing tells the rank.
         UnavailableError: no service answers at the address.
         PermissionDeniedError: the token is missing or wrong.
         FailedPreconditionError: the requested codec is not installed.
@@ -109,13 +120,15 @@ def distribute(
         cross_trainer_cache=cross_trainer_cache,
         target_workers=target_workers,
         checksum=checksum,
+        rank=rank,
+        world_size=world_size,
+        at_end=at_end,
     )
     address: ServiceAddress = service
 
     @checked(dataset=dataset_rule)
     def apply(dataset: Dataset) -> Dataset:
-        if options.num_consumers:
-            require_endless(dataset.cardinality())
+        _require_end(at_end, dataset.cardinality())
 
         def register() -> str:
             mode = options.mode.name
@@ -197,6 +210,10 @@ def from_dataset_id(
     cross_trainer_cache: CrossTrainerCache | None = None,
     target_workers: str = "AUTO",
     checksum: bool = False,
+    *,
+    rank: int | str | None = None,
+    world_size: int | None = None,
+    at_end: str | None = None,
 ) -> Dataset:
     """Read a registered dataset; as in the tf.data service.
 
@@ -214,6 +231,9 @@ def from_dataset_id(
         cross_trainer_cache: As for `distribute`.
         target_workers: As for `distribute`.
         checksum: As for `distribute`.
+        rank: As for `distribute`.
+        world_size: As for `distribute`.
+        at_end: As for `distribute`.
 
     Raises:
         NotFoundError: no dataset has that id.
@@ -237,6 +257,9 @@ def from_dataset_id(
         cross_trainer_cache=cross_trainer_cache,
         target_workers=target_workers,
         checksum=checksum,
+        rank=rank,
+        world_size=world_size,
+        at_end=at_end,
     )
     address: ServiceAddress = service
     with _TemporaryChannel(address) as channel:
@@ -249,18 +272,8 @@ def from_dataset_id(
             f"the dataset {dataset_id!r} has elements {spec}, and `element_spec` is {element_spec}",
             hint="leave element_spec out",
         )
-    check_mode(
-        options.mode.name,
-        ShardingSupport(
-            file_count=known.num_files,
-            no_files_reason=known.no_file_sharding_reason,
-            has_shard_hint=known.has_shard_hint,
-        ),
-    )
-    if options.num_consumers:
-        require_endless(known.cardinality)
-    if options.mode is ShardingPolicy.DYNAMIC and known.unsplittable_reason:
-        raise UnimplementedError(known.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
+    _check_mode_of_registered(options.mode, known)
+    _require_end(at_end, known.cardinality)
     source = FromService(
         service=address,
         dataset_id=reply.dataset_id,
@@ -270,6 +283,17 @@ def from_dataset_id(
         pipeline=blake2b(definition + "".join(known.blobs).encode(), digest_size=16).hexdigest(),
     )
     return Dataset(source)
+
+
+def _check_mode_of_registered(mode: ShardingPolicy, known: DatasetInfo) -> None:
+    offer = ShardingSupport(
+        file_count=known.num_files,
+        no_files_reason=known.no_file_sharding_reason,
+        has_shard_hint=known.has_shard_hint,
+    )
+    check_mode(mode.name, offer)
+    if mode is ShardingPolicy.DYNAMIC and known.unsplittable_reason:
+        raise UnimplementedError(known.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
 
 
 def _register(
@@ -312,6 +336,13 @@ def _register(
         for digest in reply.missing_blobs:
             channel.upload(PUT_BLOB, partial(blob_pieces, digest, arrays[digest]))
     return reply
+
+
+def _require_end(at_end: str | None, cardinality: int) -> None:
+    if at_end is not None and cardinality == INFINITE_CARDINALITY:
+        raise InvalidArgumentError(
+            f"`at_end` is {at_end!r}, but the dataset never ends", hint="leave at_end out, or .repeat() in the pipeline"
+        )
 
 
 def _refuse_local_operations(operation: Operation) -> None:

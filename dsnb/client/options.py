@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dsnb.arguments import Rule, instance, integer, one_of, optional, short_repr, text
+from dsnb.client.ranks import AUTO_RANK, this_rank
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.elements.compression import AUTO, CODECS, NONE, load_codec
 from dsnb.errors import InvalidArgumentError, did_you_mean
@@ -20,6 +21,8 @@ from dsnb.wire.field_groups import JobParameters
 from dsnb.wire.schedule import consumer_name
 
 LOCAL = "LOCAL"
+
+DROP, PAD, REPEAT = "drop", "pad", "repeat"
 
 
 class ShardingPolicy(enum.IntEnum):
@@ -70,6 +73,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     consumer_index: int = 0
     num_consumers: int = 0
     """Number of consumers of a coordinated read; 0 for other reads."""
+    at_end: str = ""
+    """What a coordinated read does with a last round that lacks elements: "drop", "pad" or "repeat"."""
     split_cache: str = ""
     """The operation of the pipeline that caches splits in the memory of each worker process; empty if there is none."""
 
@@ -92,6 +97,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             compression=self.compression,
             target_workers=self.target_workers,
             num_consumers=self.num_consumers,
+            at_end=self.at_end,
         )
 
     @property
@@ -198,11 +204,22 @@ def target_workers(name: str, value: Any) -> str:
     return str(known(name, given))
 
 
+def rank_rule(name: str, value: Any) -> int | str:
+    """Return a rank, or "auto"."""
+    if value == AUTO_RANK:
+        return AUTO_RANK
+    rank: int = integer(0, hint='or use rank="auto"')(name, value)
+    return rank
+
+
 READ_RULES: Final[Mapping[str, Rule]] = {
     "processing_mode": sharding_policy,
     "job_name": optional(text),
     "consumer_index": optional(integer(0)),
     "num_consumers": optional(integer(1)),
+    "rank": optional(rank_rule),
+    "world_size": optional(integer(1)),
+    "at_end": optional(one_of(DROP, PAD, REPEAT)),
     "max_outstanding_requests": optional(integer(1, hint="pass 1 or more, or leave it out")),
     "data_transfer_protocol": transfer_protocol,
     "cross_trainer_cache": optional(instance(CrossTrainerCache, hint='pass dsnb.CrossTrainerCache("lr=0.1")')),
@@ -223,12 +240,17 @@ def read_options(
     cross_trainer_cache: CrossTrainerCache | None,
     target_workers: str,
     checksum: bool = False,
+    rank: int | str | None = None,
+    world_size: int | None = None,
+    at_end: str | None = None,
 ) -> ReadOptions:
     """Combine the arguments, each already checked by its rule in `READ_RULES`.
 
     Raises:
         InvalidArgumentError: for arguments that exclude each other.
+        FailedPreconditionError: the rank cannot be found out.
     """
+    consumer_index, num_consumers = _consumer(consumer_index, num_consumers, rank, world_size, at_end)
     if cross_trainer_cache is not None and (consumer_index is not None or num_consumers is not None):
         raise InvalidArgumentError(
             "`cross_trainer_cache`: the cross-trainer cache does not support coordinated reads",
@@ -240,7 +262,8 @@ def read_options(
             "worker together",
             hint='leave target_workers out, or use "ANY"',
         )
-    _check_consumers(consumer_index, num_consumers, job_name)
+    names = ("consumer_index", "num_consumers") if rank is None else ("rank", "world_size")
+    _check_consumers(consumer_index, num_consumers, job_name, names)
     if checksum and not can_check_messages(data_transfer_protocol):
         raise InvalidArgumentError(
             f"`checksum`: the transfer {data_transfer_protocol!r} has no checksums, only gRPC has",
@@ -263,14 +286,39 @@ def read_options(
         target_workers=target_workers,
         consumer_index=consumer_index or 0,
         num_consumers=num_consumers or 0,
+        at_end=(at_end or DROP) if num_consumers else "",
     )
+
+
+def _consumer(
+    index: int | None, count: int | None, rank: int | str | None, world_size: int | None, at_end: str | None
+) -> tuple[int | None, int | None]:
+    """The index and number of consumers, by either pair of names."""
+    if rank is None and world_size is None:
+        if at_end is not None and count is None:
+            raise InvalidArgumentError(
+                f"`at_end` is {at_end!r}, but there are no ranks to keep in step",
+                hint='add rank= and world_size=, or rank="auto"',
+            )
+        return index, count
+    if index is not None or count is not None:
+        raise InvalidArgumentError(
+            "rank and world_size mean the same as consumer_index and num_consumers", hint="give one pair of them"
+        )
+    if rank == AUTO_RANK:
+        return this_rank(world_size)
+    if rank is None or world_size is None:
+        raise InvalidArgumentError(
+            "rank and world_size must be given together", hint='give both, or rank="auto" to find out'
+        )
+    return int(rank), world_size
 
 
 def _consumer_trainer_id(index: int | None) -> str:
     return "" if index is None else consumer_name(index)
 
 
-def _check_consumers(index: int | None, count: int | None, job_name: str | None) -> None:
+def _check_consumers(index: int | None, count: int | None, job_name: str | None, names: tuple[str, str]) -> None:
     if index is None or count is None:
         if index is not count:
             raise InvalidArgumentError(
@@ -278,10 +326,10 @@ def _check_consumers(index: int | None, count: int | None, job_name: str | None)
             )
         return
     if job_name is None:
-        raise InvalidArgumentError("num_consumers needs a job_name", hint="the same one for each consumer")
+        raise InvalidArgumentError(f"{names[1]} needs a job_name", hint="the same one for each consumer")
     if index >= count:
         raise InvalidArgumentError(
-            f"consumer_index is {index}, and num_consumers {count}", hint=f"use 0 to {count - 1}, each once"
+            f"{names[0]} is {index}, and {names[1]} {count}", hint=f"use 0 to {count - 1}, each once"
         )
 
 

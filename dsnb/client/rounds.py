@@ -6,10 +6,13 @@ consumer takes round after round. The schedules say which task provides a round,
 `next_round` is the next round to take.
 
 A task round may be taken when it is complete, that is, when its worker reports that all consumers have received it. It
-may also be taken if its round lies before the newest schedule: the dispatcher makes a new schedule from what all
-consumers have received, so earlier rounds are settled, even if their worker is gone. If a settled round is not here and
-its task no longer delivers, this consumer has missed it: it joined late, after the others had taken that round. It
+may also be taken if its round lies before the round on which all consumers agreed last: the dispatcher plans from what
+all consumers have received, so earlier rounds are settled, even if their worker is gone. If a settled round is not here
+and its task no longer delivers, this consumer has missed it: it joined late, after the others had taken that round. It
 skips the round and counts it, so that all consumers stay in step.
+
+At the end of the data, rounds are joined from elements that several tasks have left over. Such a round may be taken
+when the task rounds of all consumers in it are complete. A schedule without tasks is the end.
 
 During a halt no round is taken. A new consumer starts halted. It acknowledges the dispatcher's halt once each worker
 has reported which rounds it still has, and begins with the schedule made at a halt that it acknowledged.
@@ -54,8 +57,29 @@ class TaskRounds(msgspec.Struct):
         self.consumed = max(self.consumed, before)
 
 
+class _Source(msgspec.Struct, frozen=True):
+    """Where the next round comes from.
+
+    Attributes:
+        task: The task that gives this consumer its element.
+        task_round: The number of the task round.
+        settled: Whether it may be taken without the word of its worker.
+        parts: The tasks and task rounds that must be complete otherwise.
+        filler: Whether this consumer gets an element that another one has too.
+    """
+
+    task: str
+    task_round: int
+    settled: bool
+    parts: tuple[tuple[str, int], ...]
+    filler: bool = False
+
+
 class ConsumerRounds:
     """The rounds of one consumer.
+
+    Args:
+        consumer: The consumer's index.
 
     Attributes:
         next_round: The next round to take.
@@ -64,7 +88,8 @@ class ConsumerRounds:
         dropped: Rounds that no consumer gets, counted since this one joined.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, consumer: int) -> None:
+        self._consumer = consumer
         self.next_round = 0
         self.begun = False
         self.missed = 0
@@ -75,6 +100,7 @@ class ConsumerRounds:
         """The number of the last halt that this consumer acknowledged."""
         self._dropped_before: int | None = None
         self._schedules: Sequence[RoundSchedule] = ()
+        self._agreed_round = 0
         self._tasks: dict[str, TaskRounds] = {}
         self._active_tasks: set[str] = set()
 
@@ -89,7 +115,7 @@ class ConsumerRounds:
 
     def receive_update(self, update: RoundsUpdate) -> None:
         """Apply the dispatcher's update: schedules, halt and dropped rounds."""
-        self._schedules = update.schedules
+        self._schedules, self._agreed_round = update.schedules, update.agreed_round
         if self._dropped_before is None:
             self._dropped_before = update.dropped
         self.dropped = update.dropped - self._dropped_before
@@ -158,7 +184,9 @@ class ConsumerRounds:
         if task not in self._active_tasks:
             return False
         found = self._next_source()
-        return found[0] == task if found is not None else not self.begun and not self._tasks[task].reported
+        if found is None:
+            return not self.begun and not self._tasks[task].reported
+        return any(task == part for part, _ in found.parts)
 
     # ---- taking rounds
 
@@ -166,23 +194,36 @@ class ConsumerRounds:
     def ready(self) -> bool:
         """Whether the next round is here and may be taken."""
         found = self._next_source()
-        if found is None:
-            return False
-        task, turn, settled = found
-        turns = self._tasks.get(task)
-        here = turns is not None and bool(turns.items) and turns.items[0][0] == turn
-        return here and (settled or turn < self._tasks[task].complete)
+        return found is not None and self._is_here(found) and (found.settled or self._is_complete(found))
+
+    @property
+    def ended(self) -> bool:
+        """Whether all rounds are taken."""
+        schedule = self._next_schedule()
+        return schedule is not None and not schedule.tasks
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether the next round is filled for this consumer, with an element that another one has too."""
+        found = self._next_source()
+        return found is not None and found.filler
 
     def take(self) -> Any:
         """Take the element of the next round. Requires `ready`."""
         found = self._next_source()
         assert found is not None, "the next round is not ready"
-        task, turn, _ = found
-        item = self._tasks[task].items[0][1]
-        self._tasks[task].drop_before(turn + 1)
+        item = self._tasks[found.task].items[0][1]
+        self._tasks[found.task].drop_before(found.task_round + 1)
         self.next_round += 1
         self._drop_unneeded()
         return item
+
+    def _is_here(self, source: _Source) -> bool:
+        turns = self._tasks.get(source.task)
+        return turns is not None and bool(turns.items) and turns.items[0][0] == source.task_round
+
+    def _is_complete(self, source: _Source) -> bool:
+        return all(task in self._tasks and turn < self._tasks[task].complete for task, turn in source.parts)
 
     def skip_missed(self) -> int:
         """Skip rounds that will not come to this consumer; returns how many.
@@ -191,12 +232,9 @@ class ConsumerRounds:
         """
         missed = 0
         while (found := self._next_source()) is not None and not self.ready:
-            task, turn, settled = found
-            if (
-                not settled
-                or task in self._active_tasks
-                or (task in self._tasks and turn in map(_task_round, self._tasks[task].items))
-            ):
+            turns = self._tasks.get(found.task)
+            here = turns is not None and found.task_round in map(_task_round, turns.items)
+            if not found.settled or found.task in self._active_tasks or here:
                 break
             self.next_round += 1
             missed += 1
@@ -207,28 +245,45 @@ class ConsumerRounds:
     def _newest_schedule(self) -> RoundSchedule | None:
         return self._schedules[-1] if self._schedules else None
 
-    def _next_source(self) -> tuple[str, int, bool] | None:
-        """The task and task round of the next round, and whether it is settled; None during a halt."""
-        newest = self._newest_schedule
-        if self._halted or newest is None:
+    def _next_schedule(self) -> RoundSchedule | None:
+        """The schedule of the next round; None during a halt."""
+        return None if self._halted else schedule_of(self._schedules, self.next_round)
+
+    def _next_source(self) -> _Source | None:
+        """Where the next round comes from; None during a halt and at the end."""
+        schedule = self._next_schedule()
+        if schedule is None or not schedule.tasks:
             return None
-        lineup = schedule_of(self._schedules, self.next_round)
-        if lineup is None:
-            return None
-        task, turn = task_round_of(lineup, self.next_round)
-        return task, turn, self.next_round < newest.first_round
+        task, turn = task_round_of(schedule, self.next_round, self._consumer)
+        return _Source(
+            task=task,
+            task_round=turn,
+            settled=self.next_round < self._agreed_round,
+            parts=tuple(zip(schedule.tasks, schedule.task_rounds, strict=True)) if schedule.joined else ((task, turn),),
+            filler=self._consumer >= len(schedule.tasks) - schedule.fillers if schedule.joined else False,
+        )
 
     def _drop_unneeded(self) -> None:
         """Drop task rounds that no round needs, and tasks that provide no more rounds."""
-        newest = self._newest_schedule
-        if newest is None or not self.begun:
+        if not self._schedules or not self.begun:
             return
-        for task, turn in zip(newest.tasks, newest.task_rounds, strict=True):
-            if self.next_round >= newest.first_round and task in self._tasks:
-                self._tasks[task].drop_before(turn)
+        if self.next_round >= self._agreed_round:
+            for task, turn in self._planned_starts().items():
+                if task in self._tasks:
+                    self._tasks[task].drop_before(turn)
         needed = {task for lineup in self._schedules if self._has_rounds_left(lineup) for task in lineup.tasks}
         for task in [task for task in self._tasks if task not in self._active_tasks and task not in needed]:
             del self._tasks[task]
+
+    def _planned_starts(self) -> dict[str, int]:
+        """The first task round of each task, for this consumer, since the last agreement."""
+        starts: dict[str, int] = {}
+        for schedule in self._schedules:
+            if schedule.first_round >= self._agreed_round:
+                mine = slice(self._consumer, self._consumer + 1) if schedule.joined else slice(None)
+                for task, turn in zip(schedule.tasks[mine], schedule.task_rounds[mine], strict=True):
+                    starts.setdefault(task, turn)
+        return starts
 
     def _has_rounds_left(self, schedule: RoundSchedule) -> bool:
         """Whether a schedule still has rounds to take."""

@@ -10,12 +10,13 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.client.coordinated import CoordinatedStage
-from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
+from dsnb.client.options import DROP, PAD, ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.origin import count_client, current_origin
 from dsnb.client.position import FinishedPassStage, decode_end, decode_position, encode_beginning
 from dsnb.client.reader import ReadStage
 from dsnb.client.service_stage import JobReader, ServiceStage
 from dsnb.code.fingerprint.fingerprint import fingerprint
+from dsnb.elements.spec import TensorSpec
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
@@ -65,8 +66,10 @@ class FromService(Operation, frozen=True, kw_only=True):
 
     @property
     def element_spec(self) -> Any:
-        """The registered element spec; None if it was unknown."""
-        return self.spec
+        """The registered element spec; None if it was unknown. With `at_end="pad"`, of a pair."""
+        if self.spec is None or self.options.at_end != PAD:
+            return self.spec
+        return self.spec, TensorSpec((), bool)
 
     @property
     def cardinality(self) -> int:
@@ -75,13 +78,21 @@ class FromService(Operation, frozen=True, kw_only=True):
         The clients of a named job divide its elements, and with other modes the number of workers matters.
         """
         if self.options.num_consumers:
-            # Finite data are refused: when the read begins, or at the latest when they end.
-            return INFINITE_CARDINALITY
+            return self._cardinality_of_rounds
         private = self.options.mode is ShardingPolicy.DYNAMIC and not self.options.job_name
         if private and self.shares_exactly:
             return self.registered_cardinality
         known = _PRESERVED_CARDINALITIES.get(self.options.mode, (INFINITE_CARDINALITY, 0))
         return self.registered_cardinality if self.registered_cardinality in known else UNKNOWN_CARDINALITY
+
+    @property
+    def _cardinality_of_rounds(self) -> int:
+        """Known for data without an end, and for data that workers share exactly."""
+        known = self.registered_cardinality
+        if known <= 0 or not (self.shares_exactly and self.options.mode is ShardingPolicy.DYNAMIC):
+            return known if known in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+        count = self.options.num_consumers
+        return known // count if self.options.at_end == DROP else -(-known // count)
 
     @property
     def iteration_counter(self) -> IterationCounter:

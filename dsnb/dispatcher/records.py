@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from dsnb.wire.messages import DatasetInfo, Loss, ResumePosition, SplitGrant, TaskHolding, TaskPosition, TrainerPosition
+from dsnb.wire.schedule import Leftovers, RoundSchedule
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +73,7 @@ class JobCreated(Stored, frozen=True, kw_only=True):
     compression: str
     target_workers: str
     num_consumers: int = 0
+    at_end: str = ""
 
 
 class JobForgotten(Stored, frozen=True, kw_only=True):
@@ -304,26 +306,49 @@ class RoundsResumed(Stored, frozen=True, kw_only=True):
     iteration: int
 
 
-class ScheduleChanged(Stored, frozen=True, kw_only=True):
-    """From `first_round` on, these tasks give the rounds in turn.
+class RoundsAgreed(Stored, frozen=True, kw_only=True):
+    """All consumers have said where they are; the rounds after that are planned anew.
 
     Attributes:
         job: The name of the job.
         iteration: The number of the iteration.
-        first_round: The first round of the schedule.
-        tasks: The tasks that give rounds.
-        task_rounds: For each of these tasks, which of its own rounds comes first.
+        settled: Schedules of what all consumers have received from tasks that are gone, which comes first.
+        agreed_round: The first round after those.
+        tasks: The tasks that give rounds from there on.
+        task_rounds: For each of these tasks, which of its own rounds comes next.
+        joined: The rounds of left-over elements that come last, if all tasks have come to their end.
+        leftovers: For each task, who gets its left-over elements, from the time when all tasks have come to their end.
         needed_from: All consumers have taken the rounds before this one.
         dropped: How many rounds are dropped, because not all consumers have received them.
     """
 
     job: str
     iteration: int
-    first_round: int
+    settled: tuple[RoundSchedule, ...] = ()
+    agreed_round: int
     tasks: tuple[str, ...]
     task_rounds: tuple[int, ...]
+    joined: tuple[RoundSchedule, ...] = ()
+    leftovers: dict[str, Leftovers] | None = None
     needed_from: int
     dropped: int = 0
+
+
+class TaskRoundsEnded(Stored, frozen=True, kw_only=True):
+    """The data of a task have ended after this many elements."""
+
+    job: str
+    iteration: int
+    task_id: str
+    elements: int
+
+
+class ConsumerEnded(Stored, frozen=True, kw_only=True):
+    """A consumer has taken all rounds."""
+
+    job: str
+    iteration: int
+    index: int
 
 
 Record = (
@@ -362,5 +387,7 @@ Record = (
     | TaskLost
     | RoundsHalted
     | RoundsResumed
-    | ScheduleChanged
+    | RoundsAgreed
+    | TaskRoundsEnded
+    | ConsumerEnded
 )

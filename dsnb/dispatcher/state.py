@@ -125,6 +125,7 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
     compression: str
     target_workers: str
     num_consumers: int = 0
+    at_end: str = ""
     iterations: dict[int, Iteration] = msgspec.field(default_factory=dict)
     archived_iterations: Ranges = msgspec.field(default_factory=Ranges)
     """Numbers of finished iterations of which nothing else is kept."""
@@ -496,10 +497,23 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         task = self.tasks[record.loss.task_id]
         self.iteration(task.job, task.iteration).losses.append(record.loss)
 
-    def _rounds_changed(self, record: r.RoundsHalted | r.RoundsResumed | r.ScheduleChanged) -> None:
+    def _rounds_changed(self, record: r.RoundsHalted | r.RoundsResumed | r.RoundsAgreed) -> None:
+        self._rounds(record).apply(record)
+
+    def _task_rounds_ended(self, record: r.TaskRoundsEnded) -> None:
+        self._rounds(record).task_ended(record.task_id, record.elements)
+        iteration = self.iteration(record.job, record.iteration)
+        iteration.splits_exhausted |= bool(iteration.providers) and not self.tasks[record.task_id].splits_refused
+
+    def _consumer_ended(self, record: r.ConsumerEnded) -> None:
+        self._rounds(record).ended_consumers.append(record.index)
+
+    def _rounds(
+        self, record: r.RoundsHalted | r.RoundsResumed | r.RoundsAgreed | r.TaskRoundsEnded | r.ConsumerEnded
+    ) -> Rounds:
         rounds = self.iteration(record.job, record.iteration).rounds
         assert rounds is not None, "a round of a pass that has none"
-        rounds.apply(record)
+        return rounds
 
     # ---- export
 
@@ -556,7 +570,9 @@ _APPLY: dict[type, Any] = {
     r.TaskLost: State._task_lost,
     r.RoundsHalted: State._rounds_changed,
     r.RoundsResumed: State._rounds_changed,
-    r.ScheduleChanged: State._rounds_changed,
+    r.RoundsAgreed: State._rounds_changed,
+    r.TaskRoundsEnded: State._task_rounds_ended,
+    r.ConsumerEnded: State._consumer_ended,
 }
 
 

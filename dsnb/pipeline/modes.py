@@ -76,18 +76,3 @@ def check_worker_count(mode: str, support: ShardingSupport, count: int) -> None:
             did="no pass was begun",
             hint="use ShardingPolicy.DATA or DYNAMIC, fewer workers, or more and smaller files",
         )
-
-
-def require_endless(cardinality: int) -> None:
-    """Refuse coordinated reads of data that are known to end: some consumers would miss the last round.
-
-    Raises:
-        FailedPreconditionError: the cardinality is finite.
-    """
-    if cardinality >= 0:
-        raise FailedPreconditionError(
-            "`num_consumers`: Encountered dataset with a known finite number of elements: coordinated reads require "
-            f"infinite cardinality, and the cardinality is {cardinality}",
-            did="nothing was read",
-            hint="add .repeat() to the end of the pipeline, before distribute",
-        )

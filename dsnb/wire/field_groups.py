@@ -19,6 +19,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
         compression: The argument `compression` of `distribute`.
         target_workers: The argument `target_workers` of `distribute`.
         num_consumers: The number of consumers of a coordinated read; 0 for other reads.
+        at_end: The argument `at_end` of `distribute`; empty unless it is a coordinated read.
     """
 
     mode: str = ""
@@ -26,6 +27,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     compression: str = ""
     target_workers: str = ""
     num_consumers: int = 0
+    at_end: str = ""
 
 
 class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True):

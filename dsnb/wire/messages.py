@@ -9,7 +9,7 @@ from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity
 from dsnb.wire.host_use import HostUse
 from dsnb.wire.link import LinkReport
-from dsnb.wire.schedule import ConsumerReport, RoundsUpdate
+from dsnb.wire.schedule import ConsumerReport, Leftovers, RoundsUpdate
 from dsnb.wire.stage_report import StageReport
 
 
@@ -389,6 +389,7 @@ class TaskOrder(msgspec.Struct, frozen=True, kw_only=True):
     position: TaskPosition | None = None
     num_consumers: int = 0
     definition: str = ""
+    leftovers: Leftovers | None = None
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from dsnb.elements.frame import Frame
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import TrainerReport
+from dsnb.wire.schedule import Leftovers
 
 _NO_POLICY = CachePolicy()
 _FIRST = 128 << 10
@@ -116,6 +117,9 @@ class ElementLog(ABC):
     @abstractmethod
     def finish(self) -> None:
         """End the sequence at `head`: nothing more will be appended."""
+
+    def divide_leftovers(self, leftovers: Leftovers) -> None:
+        """In a coordinated read that has ended: give the elements after the last whole round to consumers."""
 
     def make_room(self, nbytes: int = 0) -> None:
         """Evict or spill frames until `nbytes` more fit within the capacity, or no other frame may leave memory."""

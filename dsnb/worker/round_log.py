@@ -17,8 +17,10 @@ Production runs ahead of the furthest consumer by a bounded number of bytes, as 
 doubles when a consumer finds no element although the producer had stopped there. `_MIN_ROUNDS_AHEAD` rounds may always
 be produced ahead.
 
-The sequence should have no end. If the pipeline ends nevertheless, complete rounds are still delivered, then each
-consumer gets an error. The elements of an incomplete last round are never delivered.
+Elements are sent in whole rounds only. When the sequence has ended, up to n - 1 elements are left over. The dispatcher
+joins them with those of other tasks and says which consumer gets which (`share_leftovers`); to their consumers, they
+are the task rounds that follow the last whole one. A consumer with fewer of them than others has received the rounds
+that it does not have.
 """
 
 from __future__ import annotations
@@ -31,11 +33,10 @@ import msgspec
 
 from dsnb.code.failures import exception_of
 from dsnb.elements.frame import Frame
-from dsnb.errors import FailedPreconditionError
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.messages import TrainerReport
-from dsnb.wire.schedule import consumer_name
+from dsnb.wire.schedule import Leftovers, consumer_name
 from dsnb.worker.element_log import ElementLog, ReadAhead
 from dsnb.worker.frame_log import LogEntry, newest_entries
 
@@ -86,6 +87,8 @@ class RoundLog(ElementLog):
         self._head = self._nbytes = 0
         self._entries: deque[LogEntry] = deque()
         self._read_ahead = ReadAhead(read_ahead_bytes)
+        self._leftovers: list[list[int]] | None = None
+        """The left-over elements that each consumer gets; None until the dispatcher has divided them."""
 
     @property
     def produced_rounds(self) -> int:
@@ -124,8 +127,13 @@ class RoundLog(ElementLog):
         self._nbytes += charge
 
     def finish(self) -> None:
-        """Mark the sequence as ended, which is an error in a coordinated read."""
         self.finished = True
+
+    def divide_leftovers(self, leftovers: Leftovers) -> None:
+        """Give the elements after the last whole round to consumers; a second call changes nothing."""
+        if self._leftovers is None and self.finished:
+            self._leftovers = [leftovers.of_consumer(index) for index in range(self.consumers)]
+            self._update_rounds()
 
     def newest_frames(self, most: int) -> Sequence[tuple[int, Frame]]:
         return [(entry.first, entry.frame) for entry in newest_entries(reversed(self._entries), most)]
@@ -134,17 +142,15 @@ class RoundLog(ElementLog):
         for entry in self._entries:
             entry.frame = None
 
-    def end_error(self, job: str) -> Exception:
-        """The error for consumers at the end: one in the incomplete last round, which may be why the data ended."""
+    def end_error(self, job: str) -> Exception | None:
+        """The error of a left-over element that no consumer gets: it may be why the data ended."""
+        del job
+        given = {element for elements in self._leftovers or () for element in elements}
         for entry in self._entries:
-            if entry.failed and entry.frame is not None and entry.end > self.produced_rounds * self.consumers:
+            left = set(range(max(entry.first, self.produced_rounds * self.consumers), entry.end)) - given
+            if entry.failed and entry.frame is not None and left:
                 return exception_of(entry.frame.failure)
-        return FailedPreconditionError(
-            f"Encountered end of sequence on a round-robin read iterator: the data of job {job!r} have come to an end, "
-            "and a coordinated read needs data without one",
-            did="all rounds before it were given",
-            hint="add .repeat() to the end of the pipeline, before distribute",
-        )
+        return None
 
     def _furthest(self) -> int:
         return max(consumer.sent for consumer in self.consumer_states.values())
@@ -244,16 +250,24 @@ class RoundLog(ElementLog):
             return None
         if consumer.unconsumed_sizes and consumer.unconsumed_bytes >= consumer.max_bytes:
             return None
-        at = consumer.sent * self.consumers + consumer.index
-        if at >= self.head:
+        at = self._element(consumer)
+        if at is None:
             if not self.finished:
                 self._read_ahead.reader_starved()
             return None
         entry = self._entries[bisect_right(self._entries, at, key=lambda entry: entry.first) - 1]
+        index = consumer.sent * self.consumers + consumer.index  # of a left-over element too: it tells the task round
         consumer.sent += 1
         consumer.unconsumed_sizes.append(entry.nbytes // entry.count)
         consumer.unconsumed_bytes += consumer.unconsumed_sizes[-1]
-        return FrameSlice(entry.frame, at, at - entry.first, 1, self._incarnation)
+        return FrameSlice(entry.frame, index, at - entry.first, 1, self._incarnation)
+
+    def _element(self, consumer: ConsumerCursor) -> int | None:
+        """The index of the next element for a consumer; None if there is none yet, or no other."""
+        if consumer.sent < self.produced_rounds:
+            return consumer.sent * self.consumers + consumer.index
+        left = self._leftovers[consumer.index][consumer.sent - self.produced_rounds :] if self._leftovers else []
+        return left[0] if left else None
 
     def take_all(self, client: str) -> list[FrameSlice]:
         """All elements that may be sent to a client now, in order."""
@@ -273,7 +287,7 @@ class RoundLog(ElementLog):
     def at_end(self, client: str) -> bool:
         """Whether the sequence has ended and the client knows that all its rounds are complete."""
         consumer = self.readers.get(client)
-        return self.finished and consumer is not None and consumer.last_progress[0] >= self.produced_rounds
+        return self._leftovers is not None and consumer is not None and consumer.last_progress[0] >= self._count(None)
 
     def consumed_counts(self) -> Mapping[str, int]:
         return {name: consumer.consumed for name, consumer in self.consumer_states.items()}
@@ -290,14 +304,30 @@ class RoundLog(ElementLog):
 
     def offset(self, consumer: str) -> int:
         """The index of the first element of the first round that this consumer has not consumed."""
-        return self.consumer_states[consumer].consumed * self.consumers
+        return min(self.head, self.consumer_states[consumer].consumed * self.consumers)
+
+    def _count(self, consumer: int | None) -> int:
+        """How many task rounds one consumer gets once the leftovers are divided; None for the most that any gets."""
+        assert self._leftovers is not None, "the leftovers are not divided"
+        left = self._leftovers if consumer is None else [self._leftovers[consumer]]
+        return self.produced_rounds + max(map(len, left))
+
+    def _reached(self, consumer: ConsumerCursor, count: int) -> int:
+        """`count` task rounds of a consumer, or more if it has no others."""
+        if self._leftovers is None or count < self._count(consumer.index):
+            return count
+        return max(count, self._count(None))
 
     def _update_rounds(self) -> None:
-        """Advance `complete_rounds` and `base`, and drop frames below `base`."""
+        """Advance `complete_rounds` and `base`, and drop frames that nobody needs."""
         consumers = self.consumer_states.values()
-        self.complete_rounds = max(self.complete_rounds, min(consumer.received for consumer in consumers))
-        self.base = max(self.base, min(place.consumed for place in consumers))
-        while self._entries and self._entries[0].end <= self.base * self.consumers:
+        self.complete_rounds = max(
+            self.complete_rounds, min(self._reached(consumer, consumer.received) for consumer in consumers)
+        )
+        self.base = max(self.base, min(self._reached(place, place.consumed) for place in consumers))
+        over = self._leftovers is not None and self.base >= self._count(None)
+        needed_from = self.head if over else min(self.base, self.produced_rounds) * self.consumers
+        while self._entries and self._entries[0].end <= needed_from:
             self._nbytes -= self._entries.popleft().nbytes
 
     @staticmethod
@@ -316,6 +346,7 @@ class RoundLog(ElementLog):
         assert self.tail <= max(self.base * self.consumers, 0) or self.tail == self.head, "a turn was let go too early"
         for consumer in self.consumer_states.values():
             assert consumer.consumed <= consumer.received <= consumer.sent, "a consumer took what it had not received"
-            assert self.base <= consumer.consumed, "a turn was let go that a consumer has not taken"
+            reached = self._reached(consumer, consumer.consumed)
+            assert self.base <= reached, "a turn was let go that a consumer has not taken"
             assert not consumer.client or self.readers.get(consumer.client) is consumer, "a client is misplaced"
         assert all(place.client == client for client, place in self.readers.items()), "a place has another client"

@@ -414,7 +414,10 @@ class WorkerServer:
         if order.welcome:
             self._on_welcome(order)
         for start in () if self.stopped else order.start:
-            self._start_task(start).pause(paused=start.paused)
+            started = self._start_task(start)
+            started.pause(paused=start.paused)
+            if start.leftovers is not None:
+                started.divide_leftovers(start.leftovers)
         for task_id in order.drop:
             self._drop(task_id)
         self._release_clients(order.releases)

@@ -27,6 +27,7 @@ from dsnb.transfer.protocol import FrameSlice, LinkStats, Sink
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.field_groups import LogProgress, shared
 from dsnb.wire.messages import LostReader, ReadRequest, ResumePosition, TaskOrder, TaskReport
+from dsnb.wire.schedule import Leftovers
 from dsnb.worker.arena import Arena
 from dsnb.worker.cursors import start_barrier_timeout
 from dsnb.worker.element_log import ElementLog
@@ -231,6 +232,15 @@ class Task:
             self._pump_all()
             self._changed.notify_all()
 
+    def divide_leftovers(self, leftovers: Leftovers) -> None:
+        """In a coordinated read that has ended: give the elements after the last whole round to consumers."""
+        with self._lock:
+            self._log.divide_leftovers(leftovers)
+            self._pump_all()
+            self._send_progress(*self._sessions.values())
+            for session in self._sessions.values():
+                self._send_end(session)
+
     def tick(self, now: float) -> None:
         """Apply timeouts and update rates.
 
@@ -393,9 +403,13 @@ class Task:
             if self._stopped:  # the pipeline was cancelled, so its end says nothing of the task's elements
                 return
             self._log.finish()
+            if self.order.leftovers is not None:
+                self._log.divide_leftovers(self.order.leftovers)
             self._pump_all()
             self._end_wait_for_frame()
             self._note_end()
+            if self.order.num_consumers:
+                self._on_change()  # the dispatcher plans the last rounds of all tasks
 
     def fail_readers(self, error: Exception) -> None:
         """End all readings with an error that takes no element's place; a client that reads on opens the task again."""

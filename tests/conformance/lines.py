@@ -66,9 +66,11 @@ DIFFERS = {
     88: "a dataset cached by Dataset.cache takes the role of a snapshot; it has splits if no operation before it mixes "
     "data",
     93: "the tf.data service refuses; here restarted consumers continue at the current round, all at the same one",
-    97: "the data need not be known to be endless: if it ends nevertheless, that is an error (95)",
+    95: "the tf.data service raises an error; here the end is an end, after the last whole round",
+    96: "the tf.data service refuses; here data may end (95)",
+    97: "data may end (95); that data without an end have none is kept",
     100: "readers wait for workers that die silently until these count as lost; the test makes this happen soon",
-    101: "an incomplete round at the end is not delivered, and the end is an error (95)",
+    101: "an incomplete round at the end is not delivered, and the end is no error (95)",
     115: "finite data can be shared: each trainer gets all of it, and its next epoch is the job's next epoch",
     116: "taking from one dataset object again continues where the trainer is, like another client with its id (109)",
     120: "a DataLossWarning announces the restart, and elements that were buffered here may come before the 0",

@@ -12,10 +12,11 @@ from dsnb.client.rounds import ConsumerRounds
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
+from dsnb.dispatcher.handlers import orders
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, replay
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
-from dsnb.wire.messages import ClientReport, ControlRequest, DatasetInfo, JoinRequest, WorkerReport
+from dsnb.wire.messages import ClientReport, ControlRequest, DatasetInfo, JoinRequest, TaskReport, WorkerReport
 from dsnb.wire.schedule import RoundsUpdate, consumer_name
 from dsnb.worker.round_log import RoundLog
 from tests.dispatcher.model import raise_bugs
@@ -29,20 +30,29 @@ class SimConsumer:
     def __init__(self, index: int, client: str) -> None:
         self.index = index
         self.client = client
-        self.rounds = ConsumerRounds()
+        self.iteration = 0
+        self.rounds = ConsumerRounds(index)
         self.up: deque[Any] = deque()
         self.down: deque[tuple[tuple[Task, ...], RoundsUpdate]] = deque()
         self.links: dict[Task, tuple[deque[Any], deque[Any]]] = {}
         self.answered = 0
         self.acknowledged: dict[Task, tuple[int, int]] = {}
-        self.took: dict[int, tuple[Task, int]] = {}
+        self.took: dict[int, tuple[Task, int, int]] = {}
 
 
 class World:
-    """One job of so many consumers."""
+    """One job of so many consumers.
 
-    def __init__(self, consumers: int) -> None:
+    Args:
+        consumers: How many there are.
+        at_end: What becomes of the last round; empty for data without an end.
+    """
+
+    def __init__(self, consumers: int, at_end: str = "") -> None:
         self.count = consumers
+        self.at_end = at_end
+        self.given: dict[tuple[Task, int], tuple[int, int]] = {}
+        """For each element: the iteration and round that it was in."""
         self.records: list[Record] = []
         self.config = DispatcherConfig()
         self.core = Core(self.config, State())
@@ -73,6 +83,8 @@ class World:
                 tasks.setdefault(instruction.task_id, RoundLog(consumers=self.count, read_ahead_bytes=1 << 10))
             elif isinstance(instruction, e.DropTask):
                 self.workers.get(instruction.worker, {}).pop(instruction.task_id, None)
+            elif isinstance(instruction, e.UpdateTask):
+                self.divide_leftovers(instruction.task_id)
             elif isinstance(instruction, e.NotifyClients):
                 self.tell(*self.consumers.values())
         self.core.validate()
@@ -80,19 +92,33 @@ class World:
 
     def tell(self, *consumers: SimConsumer) -> None:
         job = self.core.state.jobs["job"]
-        iteration = job.iterations[0]
-        rounds = iteration.rounds
-        assert rounds is not None
-        update = RoundsUpdate(halt=rounds.halt_count if rounds.halted else 0, schedules=tuple(rounds.schedules))
         for consumer in consumers:
-            if consumer.client in iteration.clients:
+            iteration = job.iterations.get(consumer.iteration)
+            if iteration is not None and consumer.client in iteration.clients:
+                update = orders.client_update(self.core, "job", consumer.iteration).rounds
+                assert update is not None
                 consumer.down.append((tuple(iteration.tasks), update))
+
+    def divide_leftovers(self, task: Task) -> None:
+        """A worker hears who gets the leftovers of its task."""
+        core, known = self.sequence(task), self.core.state.tasks.get(task)
+        leftovers = orders.task_order(self.core, known).leftovers if known is not None else None
+        if core is not None and leftovers is not None:
+            core.divide_leftovers(leftovers)
+
+    def length(self, task: Task) -> int | None:
+        """How many elements a task has; None for endless ones."""
+        return int(task) * 7 % 23 if self.at_end else None
 
     def restart(self) -> None:
         """The dispatcher dies and comes back; all follow it again."""
         state = replay(self.records)
         assert state.export() == self.core.state.export()
         self.core = Core(self.config, state)
+        for uid in self.workers:
+            self.worker_reports(uid)
+            for task in self.workers[uid]:
+                self.divide_leftovers(task)  # a worker that connects again is sent its orders
         for consumer in self.consumers.values():
             consumer.up.clear()
             consumer.down.clear()
@@ -107,6 +133,13 @@ class World:
         uid = f"w{self._made}"
         self.workers[uid] = {}
         self.handle(e.WorkerArrives(report=WorkerReport(uid=uid, address=uid, isolation="thread", pid=1)))
+
+    def worker_reports(self, uid: str) -> None:
+        reports = tuple(
+            TaskReport(task_id=task, state="ended" if log.finished else "running", head=log.head, incarnation=1)
+            for task, log in self.workers[uid].items()
+        )
+        self.handle(WorkerReport(uid=uid, tasks=reports))
 
     def kill_worker(self, at: int) -> None:
         uid = list(self.workers)[at % len(self.workers)]
@@ -126,9 +159,11 @@ class World:
             JoinRequest(
                 dataset_id=self.dataset, job_name="job", mode="OFF", cached=False, trainer_id=consumer_name(index),
                 compression="AUTO", target_workers="AUTO", iteration=0, num_consumers=self.count, consumer_index=index,
+                at_end=self.at_end or "drop",
             )
         )  # fmt: skip
         consumer = self.consumers[index] = SimConsumer(index, joined.client_id)
+        consumer.iteration = joined.iteration
         self.tell(consumer)
 
     def _standings(self, index: int) -> list[Any]:
@@ -143,6 +178,7 @@ class World:
     def cancel(self) -> None:
         """The job is cancelled, and each consumer hears of it and leaves."""
         self.handle(ControlRequest(action="cancel", name="job", requested_by="anna"))
+        self.given.clear()
         for index in list(self.consumers):
             self.leave(index)
 
@@ -204,7 +240,8 @@ class World:
             granted, consumed, received = up.popleft()
             core.credit(consumer.client, granted, consumed, 1 << 30, received=received)
         while (taken := core.take(consumer.client)) is not None:
-            down.append(taken.index // self.count)
+            first: Any = taken.frame
+            down.append([taken.index // self.count, first + taken.start])
         if (news := core.unreported_progress(consumer.client)) is not None:
             down.append(news)
         if down:
@@ -212,15 +249,26 @@ class World:
             if isinstance(item, tuple):
                 consumer.rounds.progress(task, *item)
             else:
-                consumer.rounds.deliver(task, item, (task, item), 1)
+                consumer.rounds.deliver(task, item[0], (task, *item), 1)
             self.say(consumer, task)
             self.answer(consumer)
         core.validate()
 
     def produce(self, task: Task) -> None:
-        core = self.sequence(task)
-        if core is not None and core.wants_more():
-            core.append(None, 1 + self.count // 2, 8)  # type: ignore[arg-type]  # nobody looks into it
+        core, length = self.sequence(task), self.length(task)
+        if core is None or not core.wants_more():
+            return
+        count = 1 + self.count // 2
+        if length is not None:
+            count = min(count, length - core.head)
+        if count:
+            frame: Any = core.head  # stands for the frame that begins with this element
+            core.append(frame, count, 8)
+        else:
+            core.finish()
+            for uid, tasks in self.workers.items():
+                if task in tasks:
+                    self.worker_reports(uid)
 
     # ---- rounds
 
@@ -229,12 +277,25 @@ class World:
         assert not missed or self.came_again, "a round went without a consumer that was there all the time"
         if not consumer.rounds.ready:
             return
-        number = consumer.rounds.next_round
+        number, filler = consumer.rounds.next_round, consumer.rounds.is_filler
         found = consumer.rounds.take()
-        for other in self.consumers.values():
-            assert other.took.get(number, found) == found, f"round {number} is of two turns"
-            assert all(at == number for at, turn in other.took.items() if turn == found), "a turn is in two rounds"
         consumer.took[number] = found
+        task, _, element = found
+        before = self.given.setdefault((task, element), (consumer.iteration, number))
+        assert filler or self.came_again or before == (consumer.iteration, number), (
+            f"{found} came in {before} and in {(consumer.iteration, number)}"
+        )
+        for other in self.consumers.values():
+            if other.iteration == consumer.iteration and number in other.took:
+                assert self._one_round(other.took[number], found), f"round {number} is of two turns"
+
+    def _one_round(self, one: tuple[Task, int, int], other: tuple[Task, int, int]) -> bool:
+        """Whether two consumers may have these in one round: of one turn, or both left over."""
+        return one[:2] == other[:2] or (self._is_left_over(one) and self._is_left_over(other))
+
+    def _is_left_over(self, item: tuple[Task, int, int]) -> bool:
+        length = self.length(item[0])
+        return length is not None and item[2] >= length - length % self.count
 
     def everything_moves(self) -> None:
         """Each connection delivers, each pipeline produces, each consumer takes what it can."""
@@ -255,6 +316,9 @@ class World:
         for index in range(self.count):
             if index not in self.consumers:
                 self.join(index)
+        if self.at_end:
+            self.read_to_the_end()
+            return
         goal = {index: len(consumer.took) + 12 for index, consumer in self.consumers.items()}
         for _ in range(600):
             if all(len(self.consumers[index].took) >= wanted for index, wanted in goal.items()):
@@ -262,3 +326,19 @@ class World:
             self.everything_moves()
         stuck = {index: (c.rounds.next_round, c.rounds.report()) for index, c in self.consumers.items()}
         assert all(len(self.consumers[i].took) >= wanted for i, wanted in goal.items()), f"rounds do not go on: {stuck}"
+
+    def read_to_the_end(self) -> None:
+        """All consumers read the newest iteration, and those before it, to their ends."""
+        newest = max(consumer.iteration for consumer in self.consumers.values())
+        for _ in range(1200):
+            if all(consumer.iteration > newest for consumer in self.consumers.values()):
+                break
+            self.everything_moves()
+            for index, consumer in list(self.consumers.items()):
+                if consumer.rounds.ended:
+                    self.leave(index)
+                    self.join(index)
+        stuck = {i: (c.iteration, c.rounds.next_round, c.rounds.report()) for i, c in self.consumers.items()}
+        assert all(consumer.iteration > newest for consumer in self.consumers.values()), f"no end: {stuck}"
+        finished = self.core.state.jobs["job"].iterations[newest]
+        assert finished.finished, "all have read to the end, and the pass is not over"

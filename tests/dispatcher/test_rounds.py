@@ -18,9 +18,13 @@ ANY = st.integers(0, 11)
 class RoundsMachine(RuleBasedStateMachine):
     """Messages in any order, and workers, consumers and dispatchers that come and go; then rounds go on."""
 
-    @initialize(consumers=st.integers(1, 4), workers=st.integers(1, 3))
-    def begin(self, consumers: int, workers: int) -> None:
-        self.world = World(consumers)
+    @initialize(
+        consumers=st.integers(1, 4),
+        workers=st.integers(1, 3),
+        at_end=st.sampled_from(["", "drop", "pad", "repeat"]),
+    )
+    def begin(self, consumers: int, workers: int, at_end: str) -> None:
+        self.world = World(consumers, at_end)
         for _ in range(workers):
             self.world.add_worker()
         for index in range(consumers):
@@ -135,7 +139,33 @@ def test_rounds_go_on_undisturbed() -> None:
         world.join(index)
     for _ in range(60):
         world.everything_moves()
-    (first, *others) = world.consumers.values()
-    assert len(first.took) > 20
-    assert all(other.took.items() <= first.took.items() or first.took.items() <= other.took.items() for other in others)
-    assert first.rounds.missed == 0
+    took = [{number: turn for number, (*turn, _) in one.took.items()} for one in world.consumers.values()]
+    assert len(took[0]) > 20
+    shared = min(map(len, took))
+    assert all(
+        [turns[number] for number in range(shared)] == [took[0][number] for number in range(shared)] for turns in took
+    )
+    assert [consumer.rounds.missed for consumer in world.consumers.values()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("at_end", ["drop", "pad", "repeat"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("consumers", [1, 2, 3, 5])
+def test_all_consumers_take_the_same_number_of_rounds_of_data_that_end(
+    at_end: str, workers: int, consumers: int
+) -> None:
+    world = World(consumers, at_end)
+    for _ in range(workers):
+        world.add_worker()
+    for index in range(consumers):
+        world.join(index)
+    before = list(world.consumers.values())
+    world.come_to_rest()
+    (rounds,) = {len(consumer.took) for consumer in before}
+    tasks = {task for consumer in before for task, *_ in consumer.took.values()}
+    lengths = [world.length(str(4000 + number)) or 0 for number in range(workers)]
+    whole, rest = divmod(sum(lengths), consumers)
+    assert rounds == whole + (rest > 0 and at_end != "drop")
+    elements = {item[::2] for consumer in before for item in consumer.took.values()}
+    assert len(elements) == (sum(lengths) if at_end != "drop" else whole * consumers)
+    assert tasks <= {str(4000 + number) for number in range(workers)}

@@ -119,4 +119,7 @@ def test_two_processes_of_torchrun_take_the_same_number_of_steps(tmp_path: Path)
         done = subprocess.run(
             [sys.executable, *command], capture_output=True, text=True, timeout=200, check=False, env=environment
         )
-    assert sorted(done.stdout.splitlines()) == ["rank 0: 40 steps", "rank 1: 40 steps"], done.stderr
+    steps = dict(line.split(": ") for line in done.stdout.splitlines() if line.startswith("rank "))
+    assert len(steps) == 4, done.stdout + done.stderr
+    for epoch in (0, 1):
+        assert steps[f"rank 0, epoch {epoch}"] == steps[f"rank 1, epoch {epoch}"]

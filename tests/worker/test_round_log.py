@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsnb.code.failures import failure_of
 from dsnb.elements.frame import Frame
-from dsnb.wire.schedule import consumer_name
+from dsnb.wire.schedule import Leftovers, consumer_name
 from dsnb.worker.round_log import RoundLog
 
 
@@ -30,7 +30,7 @@ def indices(made: RoundLog, client: str) -> list[int]:
 
 def test_each_consumer_gets_its_own_element_of_each_turn() -> None:
     made = sequence(3, 8)
-    assert [indices(made, f"c{index}") for index in range(3)] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert [indices(made, f"c{index}") for index in range(3)] == [[0, 3], [1, 4], [2, 5]], "of whole rounds only"
 
 
 def test_a_turn_is_whole_when_all_have_received_it_and_kept_until_all_have_taken_it() -> None:
@@ -70,13 +70,45 @@ def test_what_a_client_says_after_another_has_taken_its_place_changes_nothing() 
     assert indices(made, "again") == [1, 3, 5]
 
 
-def test_an_end_is_told_when_all_whole_turns_are() -> None:
+def test_an_end_is_told_when_all_rounds_are_complete_and_the_leftovers_divided() -> None:
     made = sequence(2, 3)
     made.finish()
-    assert not made.at_end("c0")
     for client in ("c0", "c1"):
         indices(made, client)
         made.credit(client, 0, 0, 1 << 20, received=1)
     made.unreported_progress("c0")
+    assert not made.at_end("c0"), "other tasks may have leftovers too"
+    made.divide_leftovers(Leftovers())
     assert made.at_end("c0")
     assert not made.at_end("c1")
+
+
+def test_leftovers_go_to_the_consumers_that_the_dispatcher_names_as_their_next_task_rounds() -> None:
+    made = sequence(3, 8)
+    made.finish()
+    for client in ("c0", "c1", "c2"):
+        indices(made, client)
+        made.credit(client, 100, 2, 1 << 20)
+    made.divide_leftovers(Leftovers(consumers=(2, 0, 2), elements=(6, 7, 7)))
+    assert [indices(made, f"c{index}") for index in range(3)] == [[6], [], [8, 11]], "task rounds 2, and 2 and 3"
+    made.credit("c2", 100, 3, 1 << 20, received=4)
+    assert (made.complete_rounds, made.base) == (2, 2), "consumer 0 has not received its element"
+    made.credit("c0", 100, 3, 1 << 20)
+    assert (made.complete_rounds, made.base) == (4, 3)
+    made.credit("c2", 100, 4, 1 << 20)
+    assert (made.base, made.tail, made.nbytes) == (4, 8, 0), "nothing is kept"
+    made.validate()
+
+
+def test_an_error_among_leftovers_that_nobody_gets_is_told_at_the_end() -> None:
+    made = sequence(2, 3)
+    made.append(Frame.of_failure(failure_of(ValueError("broken"), "")), 1, 8, failed=True)
+    made.append(Frame.of_failure(failure_of(ValueError("the last"), "")), 1, 8, failed=True)
+    made.finish()
+    made.divide_leftovers(Leftovers())
+    assert str(made.end_error("job")).startswith("the last")
+    made = sequence(2, 2)
+    made.append(Frame.of_failure(failure_of(ValueError("the last"), "")), 1, 8, failed=True)
+    made.finish()
+    made.divide_leftovers(Leftovers(consumers=(1,), elements=(2,)))
+    assert made.end_error("job") is None, "it stands in its consumer's place"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
 from dsnb.monitor.formatting import format_mode
-from dsnb.pipeline.modes import MODES, STATIC_MODES, require_endless
+from dsnb.pipeline.modes import MODES, STATIC_MODES
 from dsnb.wire.field_groups import JobParameters, shared
 from dsnb.wire.job_names import qualified_job_name
 from dsnb.wire.messages import ClientRelease, EndRequest, JoinReply, JoinRequest, TaskHolding
@@ -29,8 +30,8 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
     Raises:
         NotFoundError: the dataset is not registered, or a client rejoins an iteration that was dropped.
         UnimplementedError: the mode is DYNAMIC and the pipeline's sources cannot be split.
-        FailedPreconditionError: the pipeline is marked for HINT and the mode is another one; or finite data are to be
-            read in rounds; or the iteration cannot begin at the position.
+        FailedPreconditionError: the pipeline is marked for HINT and the mode is another one; or the iteration cannot
+            begin at the position.
         InvalidArgumentError: the mode is unknown, the job exists with other parameters, the iteration cannot be
             divided into shards, or the position is of another pipeline.
     """
@@ -39,8 +40,6 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         raise InvalidArgumentError(f"{request.mode!r} is no processing mode", hint=f"it is one of {', '.join(MODES)}")
     if request.mode == "DYNAMIC" and info.unsplittable_reason:
         raise UnimplementedError(info.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
-    if request.num_consumers:
-        require_endless(info.cardinality)
     shards.check(core, request, info)
     if request.position is not None:
         positions.check(core, request, request.position)
@@ -110,15 +109,21 @@ def _check_rejoin(core: Context, request: JoinRequest) -> None:
 
 
 def _choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:
-    """The number of the iteration that a client reads. Coordinated reads are endless: all consumers use iteration 0."""
+    """The number of the iteration that a client reads. A consumer reads the first one that it has not read whole."""
     if job.cached:
         return cached_iterations.choose_iteration(core, job, request)
     if job.num_consumers:
-        return 0
+        return next(number for number in count() if not _is_finished_for(job, number, request.consumer_index))
     number = request.iteration
     while request.skip_finished and is_finished(job, number):
         number += 1
     return number
+
+
+def _is_finished_for(job: Job, number: int, consumer: int) -> bool:
+    iteration = job.iterations.get(number)
+    rounds = iteration.rounds if iteration is not None else None
+    return is_finished(job, number) or (rounds is not None and consumer in rounds.ended_consumers)
 
 
 def is_finished(job: Job, number: int) -> bool:
@@ -154,10 +159,10 @@ def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ..
         release_client(core, worker, client.client_id, died=died, holdings=known)
     reassignment.retry_unassigned(core, iteration)
     if not iteration.clients and iteration.read:
-        _end_all_tasks(core, client.job, iteration)
+        end_all_tasks(core, client.job, iteration)
 
 
-def _end_all_tasks(core: Context, job: str, iteration: Iteration) -> None:
+def end_all_tasks(core: Context, job: str, iteration: Iteration) -> None:
     """Finish an iteration that its clients have read to the end.
 
     A worker may have died since, or joined: its task would never end, and the next client would read everything again.
@@ -201,7 +206,7 @@ def confirm_end(core: Context, request: EndRequest) -> bool:
         return False
     _note_empty_reader(core, client, request)
     if iteration.clients == [client.client_id]:
-        _end_all_tasks(core, client.job, iteration)
+        end_all_tasks(core, client.job, iteration)
     else:  # recorded, as the dispatcher may be restarted before the last client leaves and thereby ends the iteration
         core.record(r.ClientFinished(client_id=client.client_id, holdings=_consumed_holdings(request)))
     return True
@@ -357,9 +362,11 @@ def finish_if_tasks_ended(core: Context, job: str, iteration: Iteration) -> None
     """Finish an iteration whose tasks have all ended.
 
     An iteration without tasks is finished too if its last shard was dropped, or a task that is gone had asked for
-    splits after the last one.
+    splits after the last one, or its last rounds are planned.
     """
-    if iteration.finished or not (iteration.tasks or ENDED in iteration.shards or iteration.splits_exhausted):
+    rounds_end = iteration.rounds is not None and iteration.rounds.end_round is not None
+    may_be_over = iteration.tasks or ENDED in iteration.shards or iteration.splits_exhausted or rounds_end
+    if iteration.finished or not may_be_over:
         return
     if all(core.state.tasks[task].ended for task in iteration.tasks):
         core.record(r.IterationFinished(job=job, iteration=iteration.number))
@@ -492,15 +499,15 @@ def _create_iteration(core: Context, job: Job, number: int, request: JoinRequest
     if request.position is not None and not positions.at_beginning(request.position):
         return positions.create_iteration_at(core, job, request, request.position)
     archived = number in job.archived_iterations
-    count = shards.count(core) if job.mode in STATIC_MODES and not archived else 0
+    num_shards = shards.count(core) if job.mode in STATIC_MODES and not archived else 0
     core.record(
         r.IterationCreated(
-            job=job.name, iteration=number, num_shards=count, entropy=core.entropy, num_consumers=job.num_consumers
+            job=job.name, iteration=number, num_shards=num_shards, entropy=core.entropy, num_consumers=job.num_consumers
         )
     )
     if archived:
         core.record(r.IterationFinished(job=job.name, iteration=number))
         return job.iterations[number]
     for shard, worker in shards.first_owners(core):
-        add_task(core, job.name, number, worker, shard if count else -1)
+        add_task(core, job.name, number, worker, shard if num_shards else -1)
     return job.iterations[number]

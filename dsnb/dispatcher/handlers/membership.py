@@ -55,6 +55,8 @@ def _join(core: Context, report: WorkerReport) -> Worker:
     served = _fully_read_iterations(core, before)  # before `_add_worker` drops the old process's ended tasks
     added = _add_worker(core, report, before)
     for job, iteration in list(core.state.unfinished_iterations()):
+        if rounds.takes_no_tasks(iteration):
+            continue
         if iteration.shards:
             jobs.fill_shards(core, job.name, iteration)
         elif (job.name, iteration.number) in served or reassignment.waits_for_worker(core, job, iteration, added):
@@ -135,6 +137,7 @@ def worker_reported(core: Context, report: WorkerReport) -> None:
         task = core.state.tasks.get(progress.task_id)
         if task is not None and task.worker == report.uid and task.incarnation == progress.incarnation:
             _update_progress(core, task, progress)
+            rounds.task_reported(core, task, progress)
     # The worker still serves clients that left while it was disconnected: release them, so that others get their
     # elements.
     served = dict.fromkeys(client_id for task in report.tasks for client_id in task.clients)
@@ -352,6 +355,7 @@ def remove_client(core: Context, client_id: str, holdings: tuple[TaskHolding, ..
     jobs.remove_client(core, client, holdings, died=died)
     if not iteration.finished:
         reassignment.count_undelivered(core, job.name, iteration, client.trainer_id, holdings)
+        rounds.client_removed(core, job.name, iteration)
     cached_iterations.finish_if_all_ended(core, job.name, iteration)
     if iteration.clients:
         return

@@ -8,7 +8,7 @@ from dsnb.dispatcher.handlers.positions import entropy_of, start_position_of
 from dsnb.dispatcher.state import Iteration, Task
 from dsnb.errors import NotFoundError
 from dsnb.wire.messages import ClientUpdate, TaskInfo, TaskOrder
-from dsnb.wire.schedule import RoundsUpdate
+from dsnb.wire.schedule import Leftovers, RoundsUpdate
 
 
 def task_order(core: Context, task: Task) -> TaskOrder:
@@ -32,7 +32,13 @@ def task_order(core: Context, task: Task) -> TaskOrder:
         paused=bool(job.paused_by),
         num_consumers=job.num_consumers,
         definition=core.state.datasets[job.dataset_id].definition,
+        leftovers=_leftovers(iteration, task.task_id),
     )
+
+
+def _leftovers(iteration: Iteration, task: str) -> Leftovers | None:
+    rounds = iteration.rounds
+    return rounds.leftovers.get(task) if rounds is not None and rounds.leftovers is not None else None
 
 
 def requested_task_order(core: Context, task_id: str) -> TaskOrder:
@@ -92,4 +98,6 @@ def _rounds_update(iteration: Iteration) -> RoundsUpdate | None:
     if rounds is None:
         return None
     halt = rounds.halt_count if rounds.halted else 0
-    return RoundsUpdate(halt=halt, schedules=tuple(rounds.schedules), dropped=rounds.dropped)
+    return RoundsUpdate(
+        halt=halt, schedules=tuple(rounds.schedules), dropped=rounds.dropped, agreed_round=rounds.agreed_round
+    )

@@ -3,29 +3,35 @@
 Theory of operation. A round is n consecutive elements of one task, one for each of n consumers. Rounds are numbered
 from 0, and every consumer takes all of them in order. A task numbers its own rounds from 0 too: these are its *task
 rounds*. A *schedule* lists the tasks that give the rounds from a first round on, in turn, and the task round with which
-each of them begins (`wire.schedule` has the arithmetic). A schedule has no end: consumers follow it until a change,
-without the dispatcher.
+each of them begins (`wire.schedule` has the arithmetic). Consumers follow it until a change, without the dispatcher.
 
-A new schedule is due when the tasks change (a worker joined, drains or is lost) or the consumers change (one joined or
-joined again). All consumers must switch at the same round, and none of them may have taken that round by the old
-schedule. So the dispatcher *halts* all consumers: each stops where it is and reports which round it would take next.
-When all n have answered, the new schedule begins at the highest of these rounds. Consumers that are not there yet
-follow the old schedule up to it. A halt takes one message in each direction: a thread of the consumer answers it,
-independent of the user's code. If a consumer leaves during a halt, so that not all can answer, the others resume by
-the old schedule.
+New schedules are due when the tasks change (a worker joined, drains or is lost, or its data came to an end) or the
+consumers change (one joined or joined again). All consumers must switch at the same round, and none of them may have
+taken that round by the old schedule. So the dispatcher *halts* all consumers: each stops where it is and reports which
+round it would take next. When all n have answered, they have agreed: the new schedules begin at the highest of these
+rounds. Consumers that are not there yet follow the old schedule up to it. A halt takes one message in each direction: a
+thread of the consumer answers it, independent of the user's code. If a consumer leaves during a halt, so that not all
+can answer, the others resume by the old schedule.
 
 A consumer takes an element only after its worker has confirmed that all n consumers have received theirs: the task
 round is *complete*. This keeps rounds whole when a worker dies. Any round that one consumer has taken, all have
 received, so all consumers can take every round before the new schedule. They may hold further task rounds of the dead
-worker. Those that all of them have received are given in a schedule of that task only, which precedes the schedule
-without the task. The others are dropped and counted.
+worker. Those that all of them have received are *settled*: they are given first, before the schedules without the task.
+The others are dropped and counted.
 
 A new consumer (its process was restarted, or its loop was run again) replaces the one with the same index and begins
 with the first round of the schedule that is made for it. A worker keeps each task round until all consumers have taken
 it, so that it can send it to a new consumer again. If all consumers are new, no consumer may know the last round; the
 oldest task rounds that the workers still have determine which are next.
 
-Schedules, halts and the clients of the consumers are in the journal. Where each consumer is, is not: consumers report
+Where the data of a task end, its worker reports how many elements there were. The task gives its whole rounds in turn
+with the others and then leaves the schedule (`round_state.plan_rounds`). When the data of all tasks have ended, the up
+to n - 1 elements that each of them has left are joined to rounds (`round_state.share_leftovers`); the workers are told
+which consumer gets which of them, and the last schedule, which has no tasks, is the end. From then on no task is added.
+A consumer that has taken all rounds need not be there any more: it holds up no agreement of the others. When all have,
+or none is left to take the rest, the iteration is finished.
+
+Agreements, halts and the clients of the consumers are in the journal. Where each consumer is, is not: consumers report
 it again. So a dispatcher that died during a halt asks again, and one that died after it sends the schedule again.
 
 `update_schedules` checks all coordinated iterations after each event, and decides by the state only, not by the event.
@@ -35,14 +41,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import ConsumerState, Context
-from dsnb.dispatcher.handlers import jobs
-from dsnb.dispatcher.round_state import Rounds
-from dsnb.dispatcher.state import Iteration, Job
+from dsnb.dispatcher.handlers import cached_iterations, jobs
+from dsnb.dispatcher.round_state import Rounds, share_leftovers
+from dsnb.dispatcher.state import Iteration, Job, Task
 from dsnb.monitor.formatting import format_duration, plural
-from dsnb.wire.schedule import ConsumerReport, next_task_round, schedule_of, task_round_of
+from dsnb.wire.messages import TaskReport
+from dsnb.wire.schedule import ConsumerReport, RoundSchedule, schedule_of, task_round_of
 
 
 def consumer_reported(core: Context, client_id: str, report: ConsumerReport) -> None:
@@ -53,9 +62,11 @@ def consumer_reported(core: Context, client_id: str, report: ConsumerReport) -> 
     iteration = core.state.iteration(client.job, client.iteration)
     if iteration.rounds is None:
         return
-    state = next((s for s in consumer_states(core, client.job, iteration) if s.client_id == client_id), None)
-    if state is None:
+    states = consumer_states(core, client.job, iteration)
+    index = next((index for index, state in enumerate(states) if state.client_id == client_id), None)
+    if index is None:
         return
+    state = states[index]
     if report.begun and (report.round > state.round or not state.begun):
         state.changed_at = core.now
         state.round = max(state.round, report.round)
@@ -63,6 +74,8 @@ def consumer_reported(core: Context, client_id: str, report: ConsumerReport) -> 
     state.halt = report.halt
     state.received = {held.task_id: held.received for held in report.held}
     state.oldest_rounds = {held.task_id: held.oldest_round for held in report.held}
+    if report.begun:
+        _note_consumer_end(core, client.job, iteration, index, report.round)
 
 
 def update_schedules(core: Context) -> Exception | None:
@@ -96,123 +109,217 @@ def consumer_states(core: Context, job: str, iteration: Iteration) -> list[Consu
     return states
 
 
-def schedulable_tasks(core: Context, iteration: Iteration) -> tuple[str, ...]:
-    """The tasks that can give rounds: those whose workers do not drain."""
-    tasks = core.state.tasks
-    return tuple(t for t in iteration.tasks if not core.state.workers[tasks[t].worker].draining)
+def schedulable_tasks(core: Context, job: Job, iteration: Iteration) -> tuple[str, ...]:
+    """The tasks that can give rounds."""
+    workers, tasks = core.state.workers, core.state.tasks
+    return tuple(
+        task
+        for task in iteration.tasks
+        if not workers[tasks[task].worker].draining or _gives_the_rest(core, job, iteration, task)
+    )
+
+
+def _gives_the_rest(core: Context, job: Job, iteration: Iteration, task: str) -> bool:
+    """Whether a task of a draining worker still gives rounds: to the end of its data, which other tasks do not have."""
+    rounds = iteration.rounds
+    assert rounds is not None, "only coordinated passes have rounds"
+    if task not in rounds.lengths:
+        return job.mode == "DYNAMIC"  # it gets no more splits; in other modes it may have no end
+    whole, left = divmod(rounds.lengths[task], len(rounds.client_ids))
+    if left and not cached_iterations.is_endless(core, job):
+        return True  # until they are joined with those of the other tasks
+    states = consumer_states(core, job.name, iteration)
+    passed = min(states[index].round for index in rounds.present_consumers) if rounds.present_consumers else 0
+    if passed < rounds.agreed_round:
+        return True
+    return (rounds.next_task_round(task, passed) or 0) < whole
+
+
+def task_reported(core: Context, task: Task, progress: TaskReport) -> None:
+    """Note that the data of a task have ended, if its worker says so."""
+    iteration = core.state.iteration(task.job, task.iteration)
+    rounds = iteration.rounds
+    if rounds is not None and progress.state == "ended" and task.task_id not in rounds.lengths:
+        core.record(
+            r.TaskRoundsEnded(job=task.job, iteration=iteration.number, task_id=task.task_id, elements=progress.head)
+        )
+
+
+def takes_no_tasks(iteration: Iteration) -> bool:
+    """Whether a worker that joins gets no task of an iteration, because the last rounds of it are planned."""
+    return iteration.rounds is not None and iteration.rounds.leftovers is not None
+
+
+def client_removed(core: Context, job: str, iteration: Iteration) -> None:
+    """Finish an iteration of which no client is left, if some consumer has taken all rounds."""
+    if iteration.rounds is not None and iteration.rounds.ended_consumers and not iteration.clients:
+        jobs.end_all_tasks(core, job, iteration)
+
+
+def _note_consumer_end(core: Context, job: str, iteration: Iteration, index: int, round_number: int) -> None:
+    rounds = iteration.rounds
+    assert rounds is not None
+    if rounds.end_round is None or round_number < rounds.end_round or index in rounds.ended_consumers:
+        return
+    core.record(r.ConsumerEnded(job=job, iteration=iteration.number, index=index))
+    if not rounds.present_consumers:
+        jobs.end_all_tasks(core, job, iteration)
 
 
 def _update_schedule(core: Context, job: Job, iteration: Iteration) -> None:
     rounds, states = iteration.rounds, consumer_states(core, job.name, iteration)
     assert rounds is not None
-    all_here = all(rounds.client_ids)
-    if rounds.halted and not all_here:
+    present = [states[index] for index in rounds.present_consumers]
+    can_answer = bool(present) and all(state.client_id for state in present)
+    if rounds.halted and not can_answer:
         core.record(r.RoundsResumed(job=job.name, iteration=iteration.number))
         core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
-    if not all_here:
+    if not can_answer or iteration.finished:
         return
-    tasks = schedulable_tasks(core, iteration)
+    tasks = schedulable_tasks(core, job, iteration)
     if not rounds.halted and _change_is_due(rounds, tasks):
         core.record(r.RoundsHalted(job=job.name, iteration=iteration.number))
         core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
-    if rounds.halted and tasks and all(state.halt == rounds.halt_count for state in states):
-        _make_schedules(core, job, iteration, _Agreement(rounds, states))
+    can_agree = bool(tasks) or rounds.leftovers is not None
+    if rounds.halted and can_agree and all(state.halt == rounds.halt_count for state in present):
+        _agree(core, job, iteration, _Agreement(rounds, states, tasks))
 
 
 def _change_is_due(rounds: Rounds, tasks: tuple[str, ...]) -> bool:
-    if not tasks:
+    if not tasks and rounds.leftovers is None:
         return False  # no replacement: draining tasks continue to give the rounds that they have
-    return rounds.client_ids != rounds.scheduled_client_ids or tasks != rounds.schedules[-1].tasks
+    present = rounds.present_consumers
+    before = rounds.scheduled_client_ids or [""] * len(rounds.client_ids)
+    if any(rounds.client_ids[index] != before[index] for index in present):
+        return True
+    return set(tasks) != set(rounds.positions) or rounds.has_unplanned_end
 
 
-def _make_schedules(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) -> None:
-    """Make the new schedules, from where all consumers are."""
-    first, tasks = agreed.first_round, schedulable_tasks(core, iteration)
-    gone = [task for task in agreed.last_schedule.tasks if task not in tasks] if agreed.last_schedule else []
-    for task in gone:
-        begin, end, begun = agreed.remaining_rounds(task)
-        if end > begin:  # all consumers hold these task rounds: give them in a schedule of this task only
-            _record_schedule(core, job, iteration, agreed, first, (task,), (begin,), dropped=begun - end)
-            first += end - begin
-    dropped = sum(begun - end for begin, end, begun in map(agreed.remaining_rounds, gone) if end <= begin)
-    task_rounds = tuple(map(agreed.next_task_round, tasks))
-    _record_schedule(core, job, iteration, agreed, first, tasks, task_rounds, dropped=dropped)
-    for task in [task for task in iteration.tasks if task not in tasks]:
-        jobs.drop_task(core, task)
-    core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
-    _announce(core, job, iteration, agreed, first)
-
-
-def _record_schedule(
-    core: Context,
-    job: Job,
-    iteration: Iteration,
-    agreed: _Agreement,
-    first_round: int,
-    tasks: tuple[str, ...],
-    task_rounds: tuple[int, ...],
-    dropped: int,
-) -> None:
+def _agree(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) -> None:
+    """Plan the rounds from where all consumers are."""
+    rounds, tasks = agreed.rounds, agreed.tasks
+    settled, first, dropped = agreed.settle_gone_tasks()
+    joined, leftovers = agreed.joined, rounds.leftovers
+    if leftovers is None and _all_data_ended(core, iteration, tasks):
+        lengths = {task: rounds.lengths[task] for task in tasks}
+        joined, leftovers = share_leftovers(lengths, len(rounds.client_ids), fill=job.at_end != "drop")
+        core.instruct(*(e.UpdateTask(worker=core.state.tasks[task].worker, task_id=task) for task in tasks))
     core.record(
-        r.ScheduleChanged(
+        r.RoundsAgreed(
             job=job.name,
             iteration=iteration.number,
-            first_round=first_round,
+            settled=tuple(settled),
+            agreed_round=first,
             tasks=tasks,
-            task_rounds=task_rounds,
+            task_rounds=tuple(map(agreed.next_task_round, tasks)),
+            joined=tuple(joined),
+            leftovers=leftovers,
             needed_from=agreed.needed_from,
             dropped=dropped,
         )
     )
+    for task in [task for task in iteration.tasks if task not in tasks]:
+        jobs.drop_task(core, task)
+    core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
+    _announce(core, job, tasks, first, dropped)
 
 
-def _announce(core: Context, job: Job, iteration: Iteration, agreed: _Agreement, first: int) -> None:
+def _all_data_ended(core: Context, iteration: Iteration, tasks: Sequence[str]) -> bool:
     rounds = iteration.rounds
     assert rounds is not None
-    names = ", ".join(core.state.workers[core.state.tasks[task].worker].name for task in rounds.schedules[-1].tasks)
-    core.instruct(e.Announce(level="info", text=f"job {job.name!r}: from round {first:,} on {names} give rounds"))
-    dropped = rounds.dropped - agreed.dropped_before
+    refused = any(core.state.tasks[task].splits_refused for task in tasks)
+    return all(task in rounds.lengths for task in tasks) and (iteration.splits_exhausted or not refused)
+
+
+def _announce(core: Context, job: Job, tasks: Sequence[str], first: int, dropped: int) -> None:
+    if tasks:
+        names = ", ".join(core.state.workers[core.state.tasks[task].worker].name for task in tasks)
+        core.instruct(e.Announce(level="info", text=f"job {job.name!r}: from round {first:,} on {names} give rounds"))
     if dropped:
         text = f"job {job.name!r}: {dropped} round(s) were dropped, for not all consumers had received them"
         core.instruct(e.Announce(level="warning", text=text))
 
 
 class _Agreement:
-    """The rounds at which the next schedule begins, computed from the answers of all consumers to a halt.
+    """Where the rounds go on, computed from the answers of all consumers to a halt.
 
     Attributes:
-        dropped_before: How many rounds had been dropped before this agreement.
+        tasks: The tasks that give rounds from now on.
+        joined: The planned rounds of left-over elements that are still to come.
     """
 
-    def __init__(self, rounds: Rounds, states: Sequence[ConsumerState]) -> None:
-        self.rounds, self.states = rounds, states
-        self.last_schedule = rounds.schedules[-1] if rounds.schedules else None
-        # New consumers may all know less than the last schedule, so its first round is a lower bound.
+    def __init__(self, rounds: Rounds, states: Sequence[ConsumerState], tasks: tuple[str, ...]) -> None:
+        self.rounds, self.tasks = rounds, tasks
+        self._states = [states[index] for index in rounds.present_consumers]
+        # New consumers may all know less than the last agreement, so its round is a lower bound.
         known = [standing.round for standing in states]
-        self.first_round = max(*known, self.last_schedule.first_round) if self.last_schedule else 0
-        self.dropped_before = rounds.dropped
+        ended = [rounds.end_round] if rounds.ended_consumers and rounds.end_round is not None else []
+        self._first_round = max([rounds.agreed_round, *known, *ended])
+        self.joined = [one for one in rounds.joined_from(self._first_round) if not self._was_taken(one)]
 
     @property
     def needed_from(self) -> int:
         """The lowest round that some consumer has yet to take."""
-        return min((standing.round for standing in self.states if standing.begun), default=self.first_round)
+        return min((standing.round for standing in self._states if standing.begun), default=self._first_round)
 
     def next_task_round(self, task: str) -> int:
         """The task round with which a task begins: the next one, or the oldest that its worker still has if later."""
-        kept = max(standing.oldest_rounds.get(task, 0) for standing in self.states)
-        if self.last_schedule is None or task not in self.last_schedule.tasks:
-            return kept
-        return max(kept, next_task_round(self.last_schedule, task, self.first_round))
+        kept, planned = self._oldest_round(task), self.rounds.next_task_round(task, self._first_round)
+        return kept if planned is None else max(kept, planned)
 
-    def remaining_rounds(self, task: str) -> tuple[int, int, int]:
-        """The task rounds left of a task that is gone.
+    def _oldest_round(self, task: str) -> int:
+        """The oldest task round that a task's worker still has: all consumers have taken those before."""
+        return max(standing.oldest_rounds.get(task, 0) for standing in self._states)
+
+    def _was_taken(self, joined: RoundSchedule) -> bool:
+        """Whether consumers took a round of left-over elements, and are gone without having said so."""
+        parts = zip(joined.tasks, joined.task_rounds, strict=True)
+        return any(self._oldest_round(task) > task_round for task, task_round in parts)
+
+    def settle_gone_tasks(self) -> tuple[list[RoundSchedule], int, int]:
+        """Find what all consumers hold of tasks that are gone.
+
+        Returns:
+            The schedules of it, the first round after them, and how many rounds are dropped.
+        """
+        settled, at, dropped = [], self._first_round, 0
+        for task in [task for task in self.rounds.positions if task not in self.tasks]:
+            begin, end, begun = self._remaining_rounds(task)
+            if end > begin:
+                settled.append(RoundSchedule(first_round=at, tasks=(task,), task_rounds=(begin,)))
+                at += end - begin
+            dropped += begun - end
+        present = {*self.tasks}
+        for one in [one for one in self.joined if not present.issuperset(one.tasks)]:
+            self.joined.remove(one)
+            if self._is_held(one):
+                settled.append(replace(one, first_round=at))
+                at += 1
+            else:
+                dropped += 1
+        return settled, at, dropped
+
+    def _remaining_rounds(self, task: str) -> tuple[int, int, int]:
+        """The whole task rounds left of a task that is gone.
 
         Returns:
             The next task round to give; the first that not all consumers have received; the first that none has.
         """
         begin = self.next_task_round(task)
-        received = [standing.received.get(task, 0) if standing.begun else 0 for standing in self.states]
+        received = [standing.received.get(task, 0) if standing.begun else 0 for standing in self._states]
+        if task in self.rounds.lengths:
+            whole = self.rounds.lengths[task] // len(self.rounds.client_ids)
+            received = [min(whole, count) for count in received]
         return begin, max(begin, min(received)), max(begin, *received)
+
+    def _is_held(self, joined: RoundSchedule) -> bool:
+        """Whether all consumers that need it have received their element of a round from tasks that are gone."""
+        needed = zip(self.rounds.present_consumers, self._states, strict=True)
+        return all(
+            joined.tasks[index] in self.tasks
+            or (standing.begun and standing.received.get(joined.tasks[index], 0) > joined.task_rounds[index])
+            for index, standing in needed
+        )
 
 
 def waits_for(core: Context, job: Job, iteration: Iteration) -> str:
@@ -226,13 +333,15 @@ def waits_for(core: Context, job: Job, iteration: Iteration) -> str:
             at for at, standing in enumerate(states) if not standing.client_id or standing.halt != rounds.halt_count
         ]
         return _describe_consumers(core, states, lacking) or (
-            "" if schedulable_tasks(core, iteration) else _no_worker_text()
+            "" if schedulable_tasks(core, job, iteration) else _no_worker_text()
         )
     if not iteration.tasks:
         return _no_worker_text()
     wanted = max(state.round for state in states)
     schedule = schedule_of(rounds.schedules, wanted) or rounds.schedules[0]
-    task, task_round = task_round_of(schedule, max(wanted, schedule.first_round))
+    if not schedule.tasks:
+        return ""
+    task, task_round = task_round_of(schedule, max(wanted, schedule.first_round), consumer=0)
     lacking = [at for at, standing in enumerate(states) if standing.received.get(task, 0) <= task_round]
     if len(lacking) < len(states):
         return _describe_consumers(core, states, lacking)

@@ -37,8 +37,7 @@ def assign_splits(core: Context, request: SplitsRequest) -> SplitsReply:
     _check_cursor(task, request)
     if request.repetition < provider.repetition or task.splits_refused:
         return SplitsReply(done=True)
-    # In a coordinated read a draining task still gets splits: the consumers agree on the round at which it ends.
-    leaving = core.state.workers[task.worker].draining and iteration.rounds is None
+    leaving = core.state.workers[task.worker].draining
     if leaving and _has_splits_left(provider, request.repetition):
         core.record(r.SplitsRefused(task_id=task.task_id))
         return SplitsReply(done=True)

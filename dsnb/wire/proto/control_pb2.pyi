@@ -103,7 +103,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "at_end", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class JoinRequest(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    AT_END_FIELD_NUMBER: _ClassVar[int]
     SKIP_FINISHED_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -132,11 +133,12 @@ class JoinRequest(_message.Message):
     position: IterationPosition
     num_consumers: int
     consumer_index: int
+    at_end: str
     skip_finished: bool
     previous_client_id: str
     previous_iteration: int
     holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., at_end: _Optional[str] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class PositionRequest(_message.Message):
     __slots__ = ("client_id",)
@@ -369,26 +371,32 @@ class HeldRounds(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., received: _Optional[int] = ..., oldest_round: _Optional[int] = ...) -> None: ...
 
 class RoundSchedule(_message.Message):
-    __slots__ = ("first_round", "halt", "tasks", "task_rounds")
+    __slots__ = ("first_round", "halt", "tasks", "task_rounds", "joined", "fillers")
     FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     HALT_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     TASK_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    FILLERS_FIELD_NUMBER: _ClassVar[int]
     first_round: int
     halt: int
     tasks: _containers.RepeatedScalarFieldContainer[str]
     task_rounds: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, first_round: _Optional[int] = ..., halt: _Optional[int] = ..., tasks: _Optional[_Iterable[str]] = ..., task_rounds: _Optional[_Iterable[int]] = ...) -> None: ...
+    joined: bool
+    fillers: int
+    def __init__(self, first_round: _Optional[int] = ..., halt: _Optional[int] = ..., tasks: _Optional[_Iterable[str]] = ..., task_rounds: _Optional[_Iterable[int]] = ..., joined: bool = ..., fillers: _Optional[int] = ...) -> None: ...
 
 class RoundsUpdate(_message.Message):
-    __slots__ = ("halt", "schedules", "dropped")
+    __slots__ = ("halt", "schedules", "dropped", "agreed_round")
     HALT_FIELD_NUMBER: _ClassVar[int]
     SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    AGREED_ROUND_FIELD_NUMBER: _ClassVar[int]
     halt: int
     schedules: _containers.RepeatedCompositeFieldContainer[RoundSchedule]
     dropped: int
-    def __init__(self, halt: _Optional[int] = ..., schedules: _Optional[_Iterable[_Union[RoundSchedule, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
+    agreed_round: int
+    def __init__(self, halt: _Optional[int] = ..., schedules: _Optional[_Iterable[_Union[RoundSchedule, _Mapping]]] = ..., dropped: _Optional[int] = ..., agreed_round: _Optional[int] = ...) -> None: ...
 
 class ClientUpdate(_message.Message):
     __slots__ = ("tasks", "finished", "losses", "report_seq", "has_state", "cancelled_by", "rounds", "paused", "skipping", "evicted_by")
@@ -749,7 +757,7 @@ class HostUse(_message.Message):
     def __init__(self, memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuStatus, _Mapping]]] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
-    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "num_providers", "num_shards", "shard", "entropy", "endless", "paused", "position", "num_consumers", "definition")
+    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "num_providers", "num_shards", "shard", "entropy", "endless", "paused", "position", "num_consumers", "definition", "leftovers")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -766,6 +774,7 @@ class TaskOrder(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    LEFTOVERS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     dataset_id: str
     job_name: str
@@ -782,7 +791,16 @@ class TaskOrder(_message.Message):
     position: TaskPosition
     num_consumers: int
     definition: str
-    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., num_providers: _Optional[int] = ..., num_shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., definition: _Optional[str] = ...) -> None: ...
+    leftovers: Leftovers
+    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., num_providers: _Optional[int] = ..., num_shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., definition: _Optional[str] = ..., leftovers: _Optional[_Union[Leftovers, _Mapping]] = ...) -> None: ...
+
+class Leftovers(_message.Message):
+    __slots__ = ("consumers", "elements")
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    consumers: _containers.RepeatedScalarFieldContainer[int]
+    elements: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, consumers: _Optional[_Iterable[int]] = ..., elements: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
     __slots__ = ("name", "start", "drop", "report_seq", "welcome", "evict_trainers", "instance", "drain", "releases", "closed")
@@ -1101,7 +1119,7 @@ class RoundsStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerStatus, _Mapping]]] = ..., halted: bool = ..., dropped: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers")
+    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1126,6 +1144,7 @@ class JobStatus(_message.Message):
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_WORKERS_FIELD_NUMBER: _ClassVar[int]
     NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    AT_END_FIELD_NUMBER: _ClassVar[int]
     name: str
     anonymous: bool
     dataset_id: str
@@ -1150,7 +1169,8 @@ class JobStatus(_message.Message):
     compression: str
     target_workers: str
     num_consumers: int
-    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ...) -> None: ...
+    at_end: str
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "host", "host_id")
