@@ -339,6 +339,7 @@ class TaskTable:
         )
         task_read.transfer = endpoint.transfer
         before = self._consumed_earlier(task_read)
+        task_read.openings += 1
         request = ReadRequest(
             task_id=task_read.info.task_id,
             client_id=self._client_id,
@@ -357,6 +358,7 @@ class TaskTable:
             consumed_before_count=before.received,
             previous_client_id=self._previous_client_id,
             incarnation=task_read.info.incarnation,
+            opening=task_read.openings,
             why=why,
         )
         reading = endpoint.open(request, sink)

@@ -78,6 +78,10 @@ class TransientState(msgspec.Struct):
     sent_releases: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of the last release that was sent to each worker."""
 
+    def has_confirmed_releases(self, worker: str) -> bool:
+        """Whether a worker has taken back what all clients that are gone did not consume."""
+        return self.confirmed_releases.get(worker, 0) >= self.sent_releases.get(worker, 0)
+
     def forget_progress(self, task_id: str) -> None:
         """Drop how far a task is, except for what its lost clients had consumed: they may return."""
         progress = self.progress.pop(task_id, None)

@@ -21,6 +21,7 @@ class LinkReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         held_bytes: Shared memory that the client holds now: elements not consumed yet, and views that it keeps.
         fallback_reason: Why there was no room at the last fallback.
         sent: Elements that were sent to the client in all.
+        at_end: Whether that is everything that the client can get, as far as the worker knows.
     """
 
     task_id: str = ""
@@ -34,3 +35,4 @@ class LinkReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held_bytes: int = 0
     fallback_reason: str = ""
     sent: int = 0
+    at_end: bool = False

@@ -501,4 +501,5 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     consumed_before_count: int = 0
     previous_client_id: str = ""
     incarnation: int = 0
+    opening: int = 0
     host_id: str = ""

@@ -36,6 +36,7 @@ class ReaderSession(ReadHandle):
         self, task: SessionOwner, request: ReadRequest, sink: Sink, trainer: str, link_stats: LinkStats
     ) -> None:
         self.client = request.client_id
+        self.opening = request.opening
         self.sink = sink
         self.trainer_id = trainer
         self.end_sent = False
@@ -64,7 +65,9 @@ class ReaderSession(ReadHandle):
         """The transfer's statistics for this client."""
         link = asdict(self.link)
         del link["compression"]  # part of the task's report
-        return LinkReport(client_id=self.client, trainer_id=self.trainer_id, sent=self._sent, **link)
+        return LinkReport(
+            client_id=self.client, trainer_id=self.trainer_id, sent=self._sent, at_end=self.end_sent, **link
+        )
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
         self._task.credit(self, granted, consumed, max_bytes, received, taken)

@@ -127,6 +127,7 @@ class Task:
         Raises:
             UnavailableError: the task was stopped.
             NotFoundError: the dispatcher declared this client dead.
+            CancelledError: the client has opened the task again since, and this request was handled late.
             InvalidArgumentError: the job is cached and the request has no trainer id.
         """
         with self._lock:
@@ -138,6 +139,9 @@ class Task:
                 raise InvalidArgumentError(
                     "the cross-trainer cache requires a non-empty trainer ID", did="the reader was refused"
                 )
+            present = self._sessions.get(request.client_id)
+            if present is not None and request.opening < present.opening:
+                raise CancelledError("the same client has opened this task again")
             trainer = request.trainer_id if self.order.cached or self.order.num_consumers else _SHARED_TRAINER_ID
             client = request.client_id
             old = self._remove_session(client)

@@ -275,7 +275,14 @@ class SimTask:
                 for (name, offset), trainer in zip(offsets.items(), window.trainers.values(), strict=True)
             ),
             exhausted=window.exhausted,
-            links=tuple(LinkReport(client_id=client, sent=sent.count) for client, sent in self.sent.items()),
+            links=tuple(
+                LinkReport(
+                    client_id=client,
+                    sent=sent.count,
+                    at_end=self.ended and client in window.readers and window.at_end(client),
+                )
+                for client, sent in self.sent.items()
+            ),
             missing_elements=window.short_by,
             repeated=self.repeated,
             lost_readers=tuple(LostReader(client_id=c, consumed=n) for c, n in self.lost_readers.items()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsnb.dispatcher import events as e
+from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import ClosedIteration, EndedTask, EndRequest, JoinedClient, TaskReport, WorkerReport
 from tests.dispatcher.simulation import CONFIG, Service
 
@@ -35,7 +36,21 @@ class Sharing:
     def ended(self, client: str) -> tuple[EndedTask, ...]:
         return tuple(EndedTask(task_id=task_id, incarnation=1) for task_id in self.tasks(client))
 
+    def send_everything(self, client: str) -> None:
+        """The workers say that they have nothing more for a client."""
+        core = self.service.core
+        for task in map(core.state.tasks.__getitem__, self.tasks(client)):
+            link = LinkReport(client_id=client, at_end=True)
+            report = TaskReport(task_id=task.task_id, incarnation=task.incarnation, links=(link,))
+            released = core.transient.sent_releases.get(task.worker, 0)
+            self.service.call(WorkerReport(uid=task.worker, tasks=(report,), last_release=released))
+
     def end(self, client: str) -> bool:
+        self.send_everything(client)
+        return self.ends(client)
+
+    def ends(self, client: str) -> bool:
+        """What a client is told that has received the end of each task."""
         return bool(self.service.call(EndRequest(client_id=client, ended=self.ended(client))).finished)
 
     def leave(self, client: str) -> None:
@@ -147,6 +162,16 @@ def test_a_pass_waits_for_a_trainer_whose_reader_was_lost_and_not_for_one_that_l
     assert job.number(again) == 0, "the rest is for it"
     assert job.end(again)
     assert job.passes() == {0: True}
+
+
+def test_the_end_waits_for_what_a_lost_reader_of_the_same_trainer_had() -> None:
+    """The worker may have sent its successor the end before it took the elements back."""
+    job = Sharing()
+    job.service.kill_client(job.service.clients[job.join("a")])
+    job.service.wait(5.0, job.service.keep_alive)
+    again = job.join("a")
+    assert not job.ends(again), "before the workers have said that they have nothing more for it"
+    assert job.passes() == {0: False}
 
 
 def test_a_part_is_made_again_from_where_a_trainer_is_whose_reader_was_lost() -> None:

@@ -302,6 +302,16 @@ def test_the_same_client_may_open_again_and_its_old_reading_ends(make: Make) -> 
     assert task.report().readers == 1
 
 
+def test_an_opening_that_is_handled_late_does_not_end_the_one_after_it(make: Make) -> None:
+    task, new, late = make(numbers(50)), Collector(), Collector()
+    reading = task.open(opening(granted=20, opening=2), new)
+    with pytest.raises(CancelledError):
+        task.open(opening(granted=20, opening=1), late)
+    reading.credit(50, 20, UNLIMITED)
+    assert plain(new.wait_for_end()) == list(range(50))
+    assert (new.errors, late.count) == ([], 0)
+
+
 def test_the_dispatcher_can_take_a_client_off_that_it_lost(make: Make) -> None:
     task, gone, other = make(numbers(50)), Collector(), Collector()
     task.open(opening("gone", granted=20), gone)

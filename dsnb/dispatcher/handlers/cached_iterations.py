@@ -16,10 +16,12 @@ iteration that never ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.state import Client, Iteration, Job
+from dsnb.dispatcher.state import Client, Iteration, Job, Task
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
 from dsnb.wire.messages import ClosedIteration, EndedTask, JoinedClient, JoinRequest, TaskReport
 
@@ -74,6 +76,9 @@ def trainer_ended(core: Context, client: Client, ended_tasks: tuple[EndedTask, .
     # A draining worker was refused the rest of the splits; workers that join later get them.
     if not tasks or not ended or any(task.splits_refused for task in tasks):
         return iteration.finished
+    received = {task.task_id: task.received for task in ended_tasks}
+    if not _has_everything(core, client, tasks, received):
+        return False
     if not client.finished:
         core.record(r.ClientFinished(client_id=client.client_id))
     others = (core.state.clients[other] for other in iteration.clients)
@@ -83,6 +88,26 @@ def trainer_ended(core: Context, client: Client, ended_tasks: tuple[EndedTask, .
         core.record(r.TrainerEnded(job=client.job, iteration=client.iteration, trainer_id=client.trainer_id))
     finish_if_all_ended(core, client.job, iteration)
     return True
+
+
+def _has_everything(core: Context, client: Client, tasks: Iterable[Task], received: Mapping[str, int]) -> bool:
+    """Whether nothing is left for a client; workers that cannot tell must report first.
+
+    If another client of its trainer is gone, the worker may have sent it the end before it took back what that one had.
+    """
+    if (client.job, client.iteration) in core.transient.iterations_without_departures:
+        return True
+    unsure = [task for task in tasks if not _has_sent_everything(core, task, client, received[task.task_id])]
+    core.instruct(*(e.RequestReport(worker=worker) for worker in dict.fromkeys(task.worker for task in unsure)))
+    return not unsure
+
+
+def _has_sent_everything(core: Context, task: Task, client: Client, received: int) -> bool:
+    progress = core.transient.progress.get(task.task_id)
+    if not core.transient.has_confirmed_releases(task.worker) or progress is None:
+        return False
+    links = (link for link in progress.links if link.client_id == client.client_id)
+    return progress.incarnation == task.incarnation and any(link.at_end and link.sent == received for link in links)
 
 
 def finish_if_all_ended(core: Context, job: str, iteration: Iteration) -> None:

@@ -265,9 +265,12 @@ def _worker_confirms_end(core: Context, task: Task, client: Client, received: in
 
     The worker must also have confirmed all releases: a released client's elements go back to the task.
     """
-    released = core.transient.confirmed_releases.get(task.worker, 0) >= core.transient.sent_releases.get(task.worker, 0)
     progress = core.transient.progress.get(task.task_id)
-    if not released or progress is None or progress.incarnation != task.incarnation:
+    if (
+        not core.transient.has_confirmed_releases(task.worker)
+        or progress is None
+        or progress.incarnation != task.incarnation
+    ):
         return False
     sent = next((link.sent for link in progress.links if link.client_id == client.client_id), received)
     return progress.exhausted and sent == received

@@ -96,7 +96,10 @@ class RepeatStage(Stage):
         """A point in this iteration or the previous one; for earlier elements, the start of an earlier iteration."""
         before, this = self._start_counts
         passed, count = count, count + self._start_point.skip  # the starts count elements skipped when this stage began
-        if count >= this and self.inputs:
+        # With splits, an iteration may have ended for this task alone, because it was refused more of them. So whoever
+        # continues here begins at the end of that iteration, and asks for the rest of it first.
+        at_start = count == this and self._previous is not None and self._context.splits is not None
+        if count >= this and self.inputs and not at_start:
             return ResumePoint(counter=self._iteration, inputs=(self.inputs[0].resume_point(count - this),))
         if self._previous is not None and count >= before:
             return ResumePoint(counter=self._iteration - 1, inputs=(self._previous.resume_point(count - before),))

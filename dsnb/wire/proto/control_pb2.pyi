@@ -557,7 +557,7 @@ class TrainerReport(_message.Message):
     def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., in_flight_ns: _Optional[int] = ..., consumed_beyond: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
 
 class LinkReport(_message.Message):
-    __slots__ = ("client_id", "trainer_id", "transfer", "reason", "frame_slices", "fallbacks", "held_bytes", "fallback_reason", "sent", "task_id", "worker")
+    __slots__ = ("client_id", "trainer_id", "transfer", "reason", "frame_slices", "fallbacks", "held_bytes", "fallback_reason", "sent", "task_id", "worker", "at_end")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
@@ -569,6 +569,7 @@ class LinkReport(_message.Message):
     SENT_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    AT_END_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     trainer_id: str
     transfer: str
@@ -580,7 +581,8 @@ class LinkReport(_message.Message):
     sent: int
     task_id: str
     worker: str
-    def __init__(self, client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., reason: _Optional[str] = ..., frame_slices: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., fallback_reason: _Optional[str] = ..., sent: _Optional[int] = ..., task_id: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
+    at_end: bool
+    def __init__(self, client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., transfer: _Optional[str] = ..., reason: _Optional[str] = ..., frame_slices: _Optional[int] = ..., fallbacks: _Optional[int] = ..., held_bytes: _Optional[int] = ..., fallback_reason: _Optional[str] = ..., sent: _Optional[int] = ..., task_id: _Optional[str] = ..., worker: _Optional[str] = ..., at_end: bool = ...) -> None: ...
 
 class ResumePosition(_message.Message):
     __slots__ = ("index", "pipeline_position", "splits", "repeated_ms")

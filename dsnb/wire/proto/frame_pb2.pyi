@@ -99,7 +99,7 @@ class CachePolicy(_message.Message):
     def __init__(self, on_lag: _Optional[str] = ..., start: _Optional[str] = ..., timeout_s: _Optional[float] = ..., start_together: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "cache_policy", "instance", "compression", "codecs", "checksum", "why", "consumed_before", "consumed_before_count", "previous_client_id", "incarnation", "host_id", "dequeued")
+    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "cache_policy", "instance", "compression", "codecs", "checksum", "why", "consumed_before", "consumed_before_count", "previous_client_id", "incarnation", "opening", "host_id", "dequeued")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class ReadRequest(_message.Message):
     CONSUMED_BEFORE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    OPENING_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     DEQUEUED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
@@ -140,6 +141,7 @@ class ReadRequest(_message.Message):
     consumed_before_count: int
     previous_client_id: str
     incarnation: int
+    opening: int
     host_id: str
     dequeued: int
-    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., cache_policy: _Optional[_Union[CachePolicy, _Mapping]] = ..., instance: _Optional[str] = ..., compression: _Optional[str] = ..., codecs: _Optional[_Iterable[str]] = ..., checksum: bool = ..., why: _Optional[str] = ..., consumed_before: _Optional[_Iterable[int]] = ..., consumed_before_count: _Optional[int] = ..., previous_client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., host_id: _Optional[str] = ..., dequeued: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., cache_policy: _Optional[_Union[CachePolicy, _Mapping]] = ..., instance: _Optional[str] = ..., compression: _Optional[str] = ..., codecs: _Optional[_Iterable[str]] = ..., checksum: bool = ..., why: _Optional[str] = ..., consumed_before: _Optional[_Iterable[int]] = ..., consumed_before_count: _Optional[int] = ..., previous_client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., opening: _Optional[int] = ..., host_id: _Optional[str] = ..., dequeued: _Optional[int] = ...) -> None: ...
