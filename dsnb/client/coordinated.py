@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import suppress
 from copy import copy
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 from dsnb import errors
 from dsnb.client import notices
@@ -48,8 +49,13 @@ _CHECK_INTERVAL_S = 0.5
 count as waiting."""
 _END_WAIT_S = 5.0
 """How long a consumer that has taken all rounds waits for the ends of the tasks: an error may have ended their data."""
+_LEAVE_WAIT_S = 5.0
 _ROUNDS_AHEAD = 64
 """Rounds of a task that may be buffered before they are due: enough to hide a round trip. A byte limit applies too."""
+
+
+_reads: WeakValueDictionary[tuple[str, str, int], CoordinatedStage] = WeakValueDictionary()
+"""The last read of each consumer in this process, by service, job and consumer."""
 
 
 class CoordinatedInbox(Inbox):
@@ -172,6 +178,8 @@ class CoordinatedStage(JobReader):
     def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions, origin: ClientOrigin) -> None:
         super().__init__("from the service")
         self._options, self._origin = options, origin
+        self._left = threading.Event()
+        self._follow_previous_read(service)
         self._channel = open_channel(service.address, service.token)
         try:
             joined = join(self._channel, dataset_id, options)
@@ -214,6 +222,22 @@ class CoordinatedStage(JobReader):
         self._maintenance.start()
         self._control.start()
 
+    def _follow_previous_read(self, service: ServiceAddress) -> None:
+        """Wait until this process's last read for the consumer has left, and said which round is next."""
+        place = (service.address, self._options.job_name, self._options.consumer_index)
+        previous, _reads[place] = _reads.get(place), self
+        if previous is not None and previous.is_leaving:
+            previous.wait_until_left(_LEAVE_WAIT_S)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was cancelled: a loop that is left closes it on another thread."""
+        return self._cancelled
+
+    def wait_until_left(self, timeout: float) -> None:
+        """Wait until the dispatcher has the final report, but not longer than `timeout` seconds."""
+        self._left.wait(timeout)
+
     def warn_at_start(self) -> None:
         """Warn if the job lacks workers or is paused."""
         notices.warn_absent_or_paused(self._joined)
@@ -254,6 +278,7 @@ class CoordinatedStage(JobReader):
             self._tasks.close()
             self._control.close()
         finally:
+            self._left.set()
             self._channel.close()
             self._inbox.clear()
 

@@ -9,10 +9,10 @@ from typing import Any
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coordinated_reads.md"
 
 
-def test_the_example_of_the_page_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+def test_the_examples_of_the_page_run() -> None:
     names: dict[str, Any] = {}
-    exec(example, names)
+    for example in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(example, names)
     for reader in names["readers"]:
         reader.close()
     names["svc"].stop()
