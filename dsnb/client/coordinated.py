@@ -41,12 +41,13 @@ from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.channel import open_channel
 from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.codec import decode
-from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, Loss
-from dsnb.wire.methods import STATUS
+from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, EndRequest, Loss
+from dsnb.wire.methods import CONFIRM_END, STATUS
 
 _CHECK_INTERVAL_S = 0.5
 """How often a waiting thread checks. A check that lasts longer means that this process was stopped; the excess does not
 count as waiting."""
+_CONFIRM_INTERVAL_S = 0.1
 _END_WAIT_S = 5.0
 """How long a consumer that has taken all rounds waits for the ends of the tasks: an error may have ended their data."""
 _LEAVE_WAIT_S = 5.0
@@ -310,14 +311,17 @@ class CoordinatedStage(JobReader):
                     if inbox.rounds.ready and not isinstance(inbox.refusal, CancelledError):
                         return self._take()
                     self._raise_errors()
-                    if inbox.rounds.ended and (self._tasks.have_ended() or waited > _END_WAIT_S):
-                        return None
-                    if inbox.rounds.skip_missed():
+                    at_end = inbox.rounds.ended and (self._tasks.have_ended() or waited > _END_WAIT_S)
+                    if not at_end and inbox.rounds.skip_missed():
                         continue
                     inbox.starving = inbox.has_work = True
                     inbox.changed.notify_all()
-                    before = self._clock()
-                    inbox.changed.wait(_CHECK_INTERVAL_S)
+                before = self._clock()
+                if at_end and self._confirm_end():
+                    return None
+                with inbox.changed:
+                    if not (inbox.rounds.ready or inbox.cancelled):
+                        inbox.changed.wait(_CONFIRM_INTERVAL_S if at_end else _CHECK_INTERVAL_S)
                 # A longer check means that this process was stopped: do not count the excess.
                 waited += min((self._clock() - before) / 1e9, 2 * _CHECK_INTERVAL_S)
                 if waited > self._consumer_timeout_s:
@@ -325,6 +329,14 @@ class CoordinatedStage(JobReader):
                     waited = 0.0
         finally:
             self.wait_ns += self._waits.stop()
+
+    def _confirm_end(self) -> bool:
+        """Tell the dispatcher that all rounds are taken: this consumer's next read is then of the next iteration."""
+        request = EndRequest(client_id=self._client_id, final_report=self._report(0, leaving=True))
+        try:
+            return self._channel.call(CONFIRM_END, request, timeout=2.0).finished
+        except UnavailableError:  # asked again, until the consumer's time is up
+            return False
 
     def _take(self) -> FrameSlice:
         self._is_filler = self._inbox.rounds.is_filler

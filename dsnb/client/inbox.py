@@ -49,8 +49,6 @@ class TaskRead:
         self.shared_memory_refusal = ""
         """Why shared memory cannot be used; empty if it can, as far as is known."""
         self.retry_at = 0.0
-        self.openings = 0
-        """How many times the task was opened. Its worker ignores an earlier opening that it handles late."""
         self.attempts = 0
         """How many attempts to open the task failed, since the last element or the last change of its worker."""
         self.counted_attempts = 0

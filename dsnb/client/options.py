@@ -206,9 +206,9 @@ def target_workers(name: str, value: Any) -> str:
 
 def rank_rule(name: str, value: Any) -> int | str:
     """Return a rank, or "auto"."""
-    if value == AUTO_RANK:
+    if isinstance(value, str) and value == AUTO_RANK:
         return AUTO_RANK
-    rank: int = integer(0, hint='or use rank="auto"')(name, value)
+    rank: int = integer(0, hint='use 0 to world_size - 1, or rank="auto"')(name, value)
     return rank
 
 

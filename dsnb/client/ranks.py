@@ -14,7 +14,7 @@ _VARIABLES: Final = (
     ("RANK", "WORLD_SIZE"),  # torchrun, Accelerate, Lightning
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # mpirun of Open MPI
     ("PMI_RANK", "PMI_SIZE"),  # mpirun of MPICH
-    ("SLURM_PROCID", "SLURM_NTASKS"),  # srun
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; without it, there is no step
 )
 """Environment variables with rank and number of ranks, as launchers set them. The first pair that is set holds."""
 
@@ -57,8 +57,11 @@ def _of_torch() -> tuple[int, int] | None:
 
 def _of_jax() -> tuple[int, int] | None:
     jax = sys.modules.get("jax")
-    # One process alone may still be one of several that torchrun or SLURM started.
-    return (jax.process_index(), jax.process_count()) if jax is not None and jax.process_count() > 1 else None
+    is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", None)
+    # Otherwise the question alone would start JAX, which then takes the memory of the GPU.
+    if jax is None or is_initialized is None or not is_initialized():
+        return None
+    return jax.process_index(), jax.process_count()
 
 
 def _of_environment() -> tuple[int, int] | None:

@@ -604,7 +604,8 @@ class ReadStage(JobReader):
         self._tasks.set_tasks(reply.tasks)
         self._tasks.reopen_ended()
         self._confirm_at = now + _CONFIRM_S
-        return self._options.local and self._tasks.all_ended  # other readers may continue on remote workers
+        elsewhere = len(self._tasks) < len(reply.tasks)  # other readers may continue on remote workers
+        return self._options.local and elsewhere and self._tasks.all_ended
 
     def _rejoin_at_end(self) -> bool:
         """Rejoin if this reader was dropped before its end was confirmed. Returns whether the iteration is over.

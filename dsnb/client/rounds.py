@@ -65,6 +65,7 @@ class _Source(msgspec.Struct, frozen=True):
         task_round: The number of the task round.
         settled: Whether it may be taken without the word of its worker.
         parts: The tasks and task rounds that must be complete otherwise.
+        held: Whether parts of tasks that are gone count as complete.
         filler: Whether this consumer gets an element that another one has too.
     """
 
@@ -72,6 +73,7 @@ class _Source(msgspec.Struct, frozen=True):
     task_round: int
     settled: bool
     parts: tuple[tuple[str, int], ...]
+    held: bool = False
     filler: bool = False
 
 
@@ -212,6 +214,7 @@ class ConsumerRounds:
         """Take the element of the next round. Requires `ready`."""
         found = self._next_source()
         assert found is not None, "the next round is not ready"
+        self._tasks[found.task].drop_before(found.task_round)  # those before were of rounds that were dropped
         item = self._tasks[found.task].items[0][1]
         self._tasks[found.task].drop_before(found.task_round + 1)
         self.next_round += 1
@@ -220,10 +223,14 @@ class ConsumerRounds:
 
     def _is_here(self, source: _Source) -> bool:
         turns = self._tasks.get(source.task)
-        return turns is not None and bool(turns.items) and turns.items[0][0] == source.task_round
+        return turns is not None and source.task_round in map(_task_round, turns.items)
 
     def _is_complete(self, source: _Source) -> bool:
-        return all(task in self._tasks and turn < self._tasks[task].complete for task, turn in source.parts)
+        return all(
+            (source.held and task not in self._active_tasks)
+            or (task in self._tasks and turn < self._tasks[task].complete)
+            for task, turn in source.parts
+        )
 
     def skip_missed(self) -> int:
         """Skip rounds that will not come to this consumer; returns how many.
@@ -232,9 +239,7 @@ class ConsumerRounds:
         """
         missed = 0
         while (found := self._next_source()) is not None and not self.ready:
-            turns = self._tasks.get(found.task)
-            here = turns is not None and found.task_round in map(_task_round, turns.items)
-            if not found.settled or found.task in self._active_tasks or here:
+            if not found.settled or found.task in self._active_tasks or self._is_here(found):
                 break
             self.next_round += 1
             missed += 1
@@ -260,6 +265,7 @@ class ConsumerRounds:
             task_round=turn,
             settled=self.next_round < self._agreed_round,
             parts=tuple(zip(schedule.tasks, schedule.task_rounds, strict=True)) if schedule.joined else ((task, turn),),
+            held=schedule.held,
             filler=self._consumer >= len(schedule.tasks) - schedule.fillers if schedule.joined else False,
         )
 

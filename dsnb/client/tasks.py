@@ -98,6 +98,8 @@ class TaskTable:
         """Reads of tasks that were abandoned while this reader held unconsumed elements of them. No other reader gets
         those."""
         self._sinks: dict[str, TaskSink] = {}
+        self._openings = 0
+        """How many times a task was opened. A worker ignores an opening that it handles after a later one."""
         self._closed = False
         self._finished = False
         # Checked again: the dataset may have been made on another system.
@@ -339,7 +341,7 @@ class TaskTable:
         )
         task_read.transfer = endpoint.transfer
         before = self._consumed_earlier(task_read)
-        task_read.openings += 1
+        self._openings += 1
         request = ReadRequest(
             task_id=task_read.info.task_id,
             client_id=self._client_id,
@@ -358,7 +360,7 @@ class TaskTable:
             consumed_before_count=before.received,
             previous_client_id=self._previous_client_id,
             incarnation=task_read.info.incarnation,
-            opening=task_read.openings,
+            opening=self._openings,
             why=why,
         )
         reading = endpoint.open(request, sink)

@@ -102,6 +102,7 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
         assert firsts == sorted(set(firsts)), "lineups are not in the order of their rounds"
         for schedule in self.schedules:
             assert schedule.tasks or schedule is self.schedules[-1], "the end is not the last"
+            assert self.leftovers is None or not self.schedules[-1].tasks, "the end is not planned"
             assert len(schedule.tasks) == len(schedule.task_rounds), "a lineup is torn"
             assert len(schedule.tasks) == len(set(schedule.tasks)) or schedule.joined, "a task stands in a lineup twice"
             assert not schedule.joined or len(schedule.tasks) == len(self.client_ids), "a consumer gets nothing"

@@ -8,9 +8,11 @@ from copy import copy
 
 from msgspec.structs import asdict, replace
 
+from dsnb.dispatcher.context import ConsumerState
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.handlers.membership import JOBS_KEPT
 from dsnb.dispatcher.handlers.rounds import consumer_states, waits_for
+from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_history import SplitHistory
 from dsnb.dispatcher.state import BEGUN, Iteration, Job, Worker
 from dsnb.dispatcher.statistics import JobTotals, Statistics, TrainerTotals, WorkerTotals, stages_of
@@ -292,7 +294,7 @@ def _rounds(core: Core, job: Job, iteration: Iteration) -> RoundsStatus | None:
             ConsumerStatus(
                 index=index,
                 client_id=standing.client_id,
-                state="absent" if not standing.client_id else "reading" if standing.begun else "joining",
+                state=_consumer_state(rounds, standing, index),
                 round=standing.round,
                 last_change_age_s=max(0.0, core.now - standing.changed_at),
             )
@@ -302,6 +304,12 @@ def _rounds(core: Core, job: Job, iteration: Iteration) -> RoundsStatus | None:
         dropped=rounds.dropped,
         waits_for=waits_for(core, job, iteration),
     )
+
+
+def _consumer_state(rounds: Rounds, standing: ConsumerState, index: int) -> str:
+    if index in rounds.ended_consumers:
+        return "ended"
+    return "absent" if not standing.client_id else "reading" if standing.begun else "joining"
 
 
 def _splits(core: Core, iteration: Iteration) -> tuple[SplitStatus, ...]:

@@ -188,7 +188,8 @@ class ConsumerStatus(StatusRecord, frozen=True, kw_only=True):
     """One consumer of a coordinated read.
 
     Attributes:
-        state: "reading", "joining" (connected, but its first round is not determined yet), or "absent".
+        state: "reading", "joining" (connected, but its first round is not determined yet), "ended" (it has taken all
+            rounds), or "absent".
         client_id: Its present or last client; empty if none has joined.
         round: The next round that it will take, by its last report.
         last_change_age_s: Seconds since it last took a round, joined or left.

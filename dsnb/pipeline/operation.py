@@ -44,6 +44,11 @@ class SplitFeed(Protocol):
         """Return the repetition that was begun last."""
         ...
 
+    @property
+    def refused(self) -> bool:
+        """Whether this task gets no more splits although there are some: the pipeline ends."""
+        ...
+
 
 class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of a run that its stages need.

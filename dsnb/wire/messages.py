@@ -474,6 +474,7 @@ class SplitsReply(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 0
     end: int = 0
     done: bool = False
+    refused: bool = False
 
 
 class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):

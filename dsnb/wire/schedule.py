@@ -37,6 +37,7 @@ class RoundSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     task_rounds: tuple[int, ...] = ()
     joined: bool = False
     fillers: int = 0
+    held: bool = False
 
 
 class RoundsUpdate(msgspec.Struct, frozen=True, kw_only=True):

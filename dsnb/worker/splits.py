@@ -51,6 +51,8 @@ class DispatcherFeed:
         self._produced_runs: deque[tuple[int, int, int]] = deque()
         """Runs whose elements all have indices below a known position: position, provider and number of splits."""
         self._done = [0] * providers
+        self.refused = False
+        """Whether the dispatcher gives this task no more splits although there are some."""
 
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
         """Begin a repetition of a provider.
@@ -81,6 +83,7 @@ class DispatcherFeed:
                     want=want,
                 )
             )
+            self.refused = reply.refused
             run = SplitGrant(provider=provider, repetition=repetition, cursor=cursor, first=reply.first, end=reply.end)
             return None if reply.done else run
 

@@ -150,6 +150,8 @@ class Crowded(Alone):
 class _Splits:
     """All splits in runs of a few, as a dispatcher hands them out."""
 
+    refused = False
+
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
         return iter([(first, first + 5) for first in range(0, LENGTH, 5)])
 

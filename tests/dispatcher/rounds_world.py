@@ -46,11 +46,18 @@ class World:
     Args:
         consumers: How many there are.
         at_end: What becomes of the last round; empty for data without an end.
+        credit: How many rounds of a task may wait for a consumer.
+        pace: Consumers take a round in one of so many moves.
     """
 
-    def __init__(self, consumers: int, at_end: str = "") -> None:
+    def __init__(self, consumers: int, at_end: str = "", credit: int = 3, pace: int = 1) -> None:
         self.count = consumers
         self.at_end = at_end
+        self.credit = credit
+        self.pace = pace
+        self.lengths: dict[Task, int] = {}
+        """The number of elements of some tasks."""
+        self._moves = 0
         self.given: dict[tuple[Task, int], tuple[int, int]] = {}
         """For each element: the iteration and round that it was in."""
         self.records: list[Record] = []
@@ -108,7 +115,7 @@ class World:
 
     def length(self, task: Task) -> int | None:
         """How many elements a task has; None for endless ones."""
-        return int(task) * 7 % 23 if self.at_end else None
+        return self.lengths.get(task, int(task) * 7 % 23) if self.at_end else None
 
     def restart(self) -> None:
         """The dispatcher dies and comes back; all follow it again."""
@@ -228,7 +235,7 @@ class World:
         turns = consumer.rounds.task_rounds(task)
         if consumer.acknowledged.get(task) != (turns.received, turns.consumed):
             consumer.acknowledged[task] = turns.received, turns.consumed
-            consumer.links[task][0].append((turns.consumed + 3, turns.consumed, turns.received))
+            consumer.links[task][0].append((turns.consumed + self.credit, turns.consumed, turns.received))
 
     def move(self, consumer: SimConsumer, task: Task) -> None:
         """One message each way between a consumer and a worker."""
@@ -299,12 +306,14 @@ class World:
 
     def everything_moves(self) -> None:
         """Each connection delivers, each pipeline produces, each consumer takes what it can."""
+        self._moves += 1
         for consumer in list(self.consumers.values()):
             self.hear(consumer)
             self.tell_dispatcher(consumer)
             for task in list(consumer.links):
                 self.move(consumer, task)
-            self.take(consumer)
+            if self._moves % self.pace == 0:
+                self.take(consumer)
         for tasks in list(self.workers.values()):
             for task in list(tasks):
                 self.produce(task)
@@ -319,6 +328,7 @@ class World:
         if self.at_end:
             self.read_to_the_end()
             return
+        self.pace = 1
         goal = {index: len(consumer.took) + 12 for index, consumer in self.consumers.items()}
         for _ in range(600):
             if all(len(self.consumers[index].took) >= wanted for index, wanted in goal.items()):
@@ -330,6 +340,7 @@ class World:
     def read_to_the_end(self) -> None:
         """All consumers read the newest iteration, and those before it, to their ends."""
         newest = max(consumer.iteration for consumer in self.consumers.values())
+        self.pace = 1
         for _ in range(1200):
             if all(consumer.iteration > newest for consumer in self.consumers.values()):
                 break

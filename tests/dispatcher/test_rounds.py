@@ -22,9 +22,11 @@ class RoundsMachine(RuleBasedStateMachine):
         consumers=st.integers(1, 4),
         workers=st.integers(1, 3),
         at_end=st.sampled_from(["", "drop", "pad", "repeat"]),
+        credit=st.sampled_from([3, 64]),
+        pace=st.sampled_from([1, 4]),
     )
-    def begin(self, consumers: int, workers: int, at_end: str) -> None:
-        self.world = World(consumers, at_end)
+    def begin(self, consumers: int, workers: int, at_end: str, credit: int, pace: int) -> None:
+        self.world = World(consumers, at_end, credit, pace)
         for _ in range(workers):
             self.world.add_worker()
         for index in range(consumers):
@@ -169,3 +171,25 @@ def test_all_consumers_take_the_same_number_of_rounds_of_data_that_end(
     elements = {item[::2] for consumer in before for item in consumer.took.values()}
     assert len(elements) == (sum(lengths) if at_end != "drop" else whole * consumers)
     assert tasks <= {str(4000 + number) for number in range(workers)}
+
+
+@pytest.mark.parametrize("at", range(2, 20, 3))
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_worker_that_dies_after_the_last_rounds_were_planned_holds_up_no_consumer(at: int, killed: int) -> None:
+    """All consumers hold left-over elements of both workers, and have yet to take whole rounds of the other one."""
+    world = World(3, "pad", credit=64, pace=10)
+    world.lengths = {"4000": 32, "4001": 32}
+    for _ in range(2):
+        world.add_worker()
+    for index in range(3):
+        world.join(index)
+    consumers = list(world.consumers.values())
+    while min(consumer.rounds.next_round for consumer in consumers) < at:
+        world.everything_moves()
+    world.kill_worker(killed)
+    world.pace = 1
+    for _ in range(200):
+        world.everything_moves()
+    assert [consumer.rounds.ended for consumer in consumers] == [True] * 3
+    assert len({len(consumer.took) for consumer in consumers}) == 1
+    assert [consumer.rounds.missed for consumer in consumers] == [0] * 3

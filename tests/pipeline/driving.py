@@ -143,6 +143,7 @@ class TaskFeed:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
+        self.refused = False
         self._repetitions = [0] * 16
 
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:

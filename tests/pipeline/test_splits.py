@@ -166,6 +166,8 @@ def test_splits_grow_under_operations_that_keep_the_number_of_elements(
 class Remaining:
     """A feed that hands out the splits that another task has not finished."""
 
+    refused = False
+
     def __init__(self, splits: list[tuple[int, int]], finished: int) -> None:
         numbers = [number for first, end in splits for number in range(first, end)][finished:]
         self._splits = [(number, number + 1) for number in numbers]

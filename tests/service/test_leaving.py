@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
@@ -15,6 +16,7 @@ from dsnb.errors import FailedPreconditionError
 from tests.support.cluster import Cluster
 from tests.support.leaving import PIPELINES, RUNS, WITH_AND_WITHOUT, check_leaving
 from tests.support.processes import is_running
+from tests.support.reading import first
 from tests.support.waiting import wait_for
 
 GONE_S = 60.0
@@ -116,6 +118,19 @@ def test_workers_whose_time_is_over_give_the_rest_back(cluster: Cluster, pipelin
     leaving = [lambda worker=worker: in_time.append(worker.leave(0.0)) for worker in cluster.workers[:2]]  # type: ignore[misc]
     check_leaving(cluster.service, pipeline, leaving, data_transfer_protocol="grpc")
     assert in_time == [False, False]
+
+
+def test_a_worker_leaves_in_the_middle_of_data_without_an_end(cluster: Cluster) -> None:
+    endless = dsnb.Dataset.range(1000).repeat().apply(dsnb.distribute("distributed_epoch", cluster.service))
+    with iter(endless) as elements:
+        first(10, elements)
+        left: list[bool] = []
+        leaving = threading.Thread(target=lambda: left.append(cluster.workers[0].leave(60.0)))
+        leaving.start()
+        while leaving.is_alive():
+            next(elements)
+        first(2000, elements)
+    assert left == [True]
 
 
 def test_an_idle_worker_leaves_at_once_and_cannot_be_started_again(cluster: Cluster) -> None:

@@ -231,13 +231,13 @@ def test_an_epoch_is_over_for_the_service_when_all_ranks_have_read_it(cluster: C
 
 def test_rank_auto_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     with Cluster(1) as cluster:
-        for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"):
             monkeypatch.delenv(name, raising=False)
         with pytest.raises(FailedPreconditionError, match="nothing in this process tells its rank") as raised:
             dsnb.distribute("distributed_epoch", cluster.service, job_name="train", rank="auto")
         assert "torchrun" in raised.value.hint
         monkeypatch.setenv("SLURM_PROCID", "1")
-        monkeypatch.setenv("SLURM_NTASKS", "2")
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
         second = dsnb.Dataset.range(4).apply(
             dsnb.distribute("distributed_epoch", cluster.service, job_name="train", rank="auto")
         )

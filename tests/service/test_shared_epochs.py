@@ -137,3 +137,20 @@ def test_a_pass_stays_on_disk_for_newcomers_and_goes_when_it_is_over(service: Da
 def test_repeating_behind_the_service_reads_pass_after_pass(service: DataService) -> None:
     got = numbers(iter(shared(service, "one").repeat(3)))
     assert sorted(got) == sorted([*range(COUNT)] * 3)
+
+
+@pytest.mark.parametrize("target", ["AUTO", "LOCAL"])
+def test_a_trainer_that_breaks_off_gets_the_rest_and_then_whole_passes(target: str) -> None:
+    with dsnb.start(workers=1) as service:
+        cache = dsnb.CrossTrainerCache("one", on_lag="wait")
+        mine = dsnb.Dataset.range(40).apply(
+            dsnb.distribute(
+                "distributed_epoch", service, job_name="job", cross_trainer_cache=cache, target_workers=target
+            )
+        )
+        elements = iter(mine)
+        begun = [int(next(elements)) for _ in range(5)]
+        elements.close()
+        passes = [[int(x) for x in mine] for _ in range(3)]
+    assert sorted(begun + passes[0]) == list(range(40))
+    assert [sorted(one) for one in passes[1:]] == [list(range(40))] * 2

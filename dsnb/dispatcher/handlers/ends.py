@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import jobs, membership, orders, positions
+from dsnb.dispatcher.handlers import jobs, membership, orders, positions, rounds
 from dsnb.wire.messages import EndReply, EndRequest
 
 
@@ -16,6 +16,8 @@ def read_to_end(core: Context, request: EndRequest) -> EndReply:
     client = core.state.clients.get(request.client_id)
     if client is not None and client.cancelled_by:
         return EndReply(cancelled_by=client.cancelled_by)
+    if client is not None and core.state.jobs[client.job].num_consumers:
+        return EndReply(finished=rounds.confirm_end(core, client, request))
     over = jobs.confirm_end(core, request)
     client = core.state.clients[request.client_id]
     if not over:

@@ -38,6 +38,9 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
         known = _join(core, report)
     else:
         _reconnect(core, known, report)
+    # Releases that were on their way may be lost. `worker_reported` sends them again, with higher numbers than the
+    # worker has confirmed so far.
+    core.transient.sent_releases[report.uid] = core.transient.confirmed_releases[report.uid] = report.last_release
     if known.draining:
         core.instruct(e.SendDrainOrder(worker=report.uid))
     _set_worker_deadline(core, report.uid, core.config.worker_timeout_ms)
@@ -55,8 +58,8 @@ def _join(core: Context, report: WorkerReport) -> Worker:
     served = _fully_read_iterations(core, before)  # before `_add_worker` drops the old process's ended tasks
     added = _add_worker(core, report, before)
     for job, iteration in list(core.state.unfinished_iterations()):
-        if rounds.takes_no_tasks(iteration):
-            continue
+        if iteration.rounds is not None and iteration.rounds.end_round is not None:
+            continue  # the last rounds are planned
         if iteration.shards:
             jobs.fill_shards(core, job.name, iteration)
         elif (job.name, iteration.number) in served or reassignment.waits_for_worker(core, job, iteration, added):
@@ -70,9 +73,6 @@ def _join(core: Context, report: WorkerReport) -> Worker:
 def _reconnect(core: Context, worker: Worker, report: WorkerReport) -> None:
     """Bring a worker up to date that kept its state while it was disconnected."""
     _update_static_index(core, worker)
-    # Releases that were in transfer may be lost: forget their numbers. `worker_reported` sends them again.
-    core.transient.sent_releases.pop(report.uid, None)
-    core.transient.confirmed_releases.pop(report.uid, None)
     reported = {(task.task_id, task.incarnation): task for task in report.tasks}
     for task in core.state.tasks_of(report.uid):
         # A report of an earlier incarnation says nothing about the splits of this one, which has yet to begin.
@@ -298,7 +298,8 @@ def remove_worker(core: Context, worker: Worker, reason: str, *, died: bool = Fa
 
 def _drop_coordinated_task(core: Context, task: Task, worker: Worker, reason: str) -> None:
     """Drop a task of a coordinated read. Rounds that all consumers have received are still taken (see `rounds`)."""
-    loss = Loss(task_id=task.task_id, worker=worker.name, reason=reason, elements=-1)
+    splits = reassignment.record_lost_splits(core, task, [])
+    loss = Loss(task_id=task.task_id, worker=worker.name, reason=reason, elements=-1, splits=splits)
     core.record(r.TaskLost(loss=loss))
     core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=loss))
     jobs.drop_task(core, task.task_id)
@@ -421,6 +422,8 @@ def _collect_garbage(core: Context) -> None:
 def _free_unread(core: Context, job: Job, iteration: Iteration, age_s: float) -> None:
     """Free the tasks of an unfinished iteration that has had no client for `age_s` seconds, or all of it."""
     if iteration.orphaned and age_s < _job_gc_timeout_s(core):
+        if iteration.rounds is not None:
+            return  # the workers keep the rounds: no other worker can continue their tasks
         if reassignment.suspend(core, iteration):
             del core.transient.iterations_unread_since[job.name, iteration.number]
         else:  # the tasks cannot be suspended: the workers keep the elements that were not consumed

@@ -327,7 +327,7 @@ def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition
     restarts = returned is not None and _needs_same_worker(core, job)
     _close_iteration(core, task)
     missing = _missing_elements(core, job, task, trainers)
-    splits = _record_lost_splits(core, task, missing)
+    splits = record_lost_splits(core, task, missing)
     for trainer_id, elements in missing:
         ends = elements < 0 and (splits > 0 or not iteration.providers)
         if elements > 0 or ends or restarts or is_endless(core, job):
@@ -344,7 +344,7 @@ def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition
     core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
 
 
-def _record_lost_splits(core: Context, task: Task, missing: Iterable[tuple[str, int]]) -> int:
+def record_lost_splits(core: Context, task: Task, missing: Iterable[tuple[str, int]]) -> int:
     """Record splits as lost if some of their elements did not arrive, and return how many.
 
     If each split makes one element, these are the missing elements; otherwise all splits that the task was given and

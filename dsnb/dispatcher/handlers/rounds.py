@@ -48,9 +48,9 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import ConsumerState, Context
 from dsnb.dispatcher.handlers import cached_iterations, jobs
 from dsnb.dispatcher.round_state import Rounds, share_leftovers
-from dsnb.dispatcher.state import Iteration, Job, Task
+from dsnb.dispatcher.state import Client, Iteration, Job, Task
 from dsnb.monitor.formatting import format_duration, plural
-from dsnb.wire.messages import TaskReport
+from dsnb.wire.messages import EndRequest, TaskReport
 from dsnb.wire.schedule import ConsumerReport, RoundSchedule, schedule_of, task_round_of
 
 
@@ -112,9 +112,10 @@ def consumer_states(core: Context, job: str, iteration: Iteration) -> list[Consu
 def schedulable_tasks(core: Context, job: Job, iteration: Iteration) -> tuple[str, ...]:
     """The tasks that can give rounds."""
     workers, tasks = core.state.workers, core.state.tasks
+    assigned = [task for task in iteration.tasks if tasks[task].unassignment is None]
     return tuple(
         task
-        for task in iteration.tasks
+        for task in assigned
         if not workers[tasks[task].worker].draining or _gives_the_rest(core, job, iteration, task)
     )
 
@@ -124,7 +125,7 @@ def _gives_the_rest(core: Context, job: Job, iteration: Iteration, task: str) ->
     rounds = iteration.rounds
     assert rounds is not None, "only coordinated passes have rounds"
     if task not in rounds.lengths:
-        return job.mode == "DYNAMIC"  # it gets no more splits; in other modes it may have no end
+        return job.mode == "DYNAMIC" or not cached_iterations.is_endless(core, job)
     whole, left = divmod(rounds.lengths[task], len(rounds.client_ids))
     if left and not cached_iterations.is_endless(core, job):
         return True  # until they are joined with those of the other tasks
@@ -145,15 +146,20 @@ def task_reported(core: Context, task: Task, progress: TaskReport) -> None:
         )
 
 
-def takes_no_tasks(iteration: Iteration) -> bool:
-    """Whether a worker that joins gets no task of an iteration, because the last rounds of it are planned."""
-    return iteration.rounds is not None and iteration.rounds.leftovers is not None
-
-
 def client_removed(core: Context, job: str, iteration: Iteration) -> None:
     """Finish an iteration of which no client is left, if some consumer has taken all rounds."""
     if iteration.rounds is not None and iteration.rounds.ended_consumers and not iteration.clients:
         jobs.end_all_tasks(core, job, iteration)
+
+
+def confirm_end(core: Context, client: Client, request: EndRequest) -> bool:
+    """Whether a consumer has taken all rounds, by its report."""
+    if request.final_report is not None and request.final_report.consumer is not None:
+        consumer_reported(core, client.client_id, request.final_report.consumer)
+    iteration = core.state.iteration(client.job, client.iteration)
+    rounds = iteration.rounds
+    assert rounds is not None, "only coordinated passes have consumers"
+    return iteration.finished or rounds.client_ids.index(client.client_id) in rounds.ended_consumers
 
 
 def _note_consumer_end(core: Context, job: str, iteration: Iteration, index: int, round_number: int) -> None:
@@ -202,7 +208,7 @@ def _agree(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) ->
     joined, leftovers = agreed.joined, rounds.leftovers
     if leftovers is None and _all_data_ended(core, iteration, tasks):
         lengths = {task: rounds.lengths[task] for task in tasks}
-        joined, leftovers = share_leftovers(lengths, len(rounds.client_ids), fill=job.at_end != "drop")
+        joined, leftovers = share_leftovers(lengths, len(rounds.client_ids), fill=job.at_end in ("pad", "repeat"))
         core.instruct(*(e.UpdateTask(worker=core.state.tasks[task].worker, task_id=task) for task in tasks))
     core.record(
         r.RoundsAgreed(
@@ -289,15 +295,15 @@ class _Agreement:
                 settled.append(RoundSchedule(first_round=at, tasks=(task,), task_rounds=(begin,)))
                 at += end - begin
             dropped += begun - end
-        present = {*self.tasks}
-        for one in [one for one in self.joined if not present.issuperset(one.tasks)]:
-            self.joined.remove(one)
-            if self._is_held(one):
-                settled.append(replace(one, first_round=at))
-                at += 1
-            else:
-                dropped += 1
+        dropped += self._drop_joined()
         return settled, at, dropped
+
+    def _drop_joined(self) -> int:
+        """Drop rounds of left-over elements of gone tasks that not all consumers hold; returns how many."""
+        before, present = self.joined, {*self.tasks}
+        kept = [one if present.issuperset(one.tasks) else replace(one, held=self._is_held(one)) for one in before]
+        self.joined = [one for one in kept if one.held or present.issuperset(one.tasks)]
+        return len(before) - len(self.joined)
 
     def _remaining_rounds(self, task: str) -> tuple[int, int, int]:
         """The whole task rounds left of a task that is gone.
@@ -326,24 +332,27 @@ def waits_for(core: Context, job: Job, iteration: Iteration) -> str:
     """What the next round waits for, as text; empty if it waits for nothing."""
     rounds, states = iteration.rounds, consumer_states(core, job.name, iteration)
     assert rounds is not None
+    present = rounds.present_consumers
+    if iteration.finished or not present:
+        return ""
     if job.paused_by:
         return f"a resume: {job.paused_by} paused the job"
     if not rounds.schedules or rounds.halted:
-        lacking = [
-            at for at, standing in enumerate(states) if not standing.client_id or standing.halt != rounds.halt_count
-        ]
+        lacking = [at for at in present if not states[at].client_id or states[at].halt != rounds.halt_count]
         return _describe_consumers(core, states, lacking) or (
             "" if schedulable_tasks(core, job, iteration) else _no_worker_text()
         )
     if not iteration.tasks:
         return _no_worker_text()
-    wanted = max(state.round for state in states)
+    if rounds.leftovers is None and all(task in rounds.lengths for task in iteration.tasks):
+        return "a worker: those that are there leave, and get no more splits"
+    wanted = max(states[at].round for at in present)
     schedule = schedule_of(rounds.schedules, wanted) or rounds.schedules[0]
     if not schedule.tasks:
         return ""
-    task, task_round = task_round_of(schedule, max(wanted, schedule.first_round), consumer=0)
-    lacking = [at for at, standing in enumerate(states) if standing.received.get(task, 0) <= task_round]
-    if len(lacking) < len(states):
+    task, task_round = task_round_of(schedule, max(wanted, schedule.first_round), present[0])
+    lacking = [at for at in present if states[at].received.get(task, 0) <= task_round]
+    if len(lacking) < len(present):
         return _describe_consumers(core, states, lacking)
     known = core.state.tasks.get(task)
     worker = core.state.worker_name(known) if known else "a worker that is gone"

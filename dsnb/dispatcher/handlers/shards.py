@@ -9,7 +9,7 @@ end is never produced again.
 from __future__ import annotations
 
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.state import ENDED, NEVER_BEGUN, Iteration, Worker
+from dsnb.dispatcher.state import BEGUN, ENDED, NEVER_BEGUN, Iteration, Worker
 from dsnb.pipeline.modes import STATIC_MODES, ShardingSupport, check_mode, check_worker_count
 from dsnb.wire.messages import DatasetInfo, JoinRequest
 
@@ -62,8 +62,13 @@ def vacant_shard(core: Context, iteration: Iteration, worker: Worker) -> int | N
     silent = core.transient.worker_deadlines.get(worker.uid, core.now) < core.now  # about to be counted as lost
     if iteration.finished or worker.draining or silent or has_task(core, iteration, worker):
         return None
+    rounds = iteration.rounds
+    if rounds is not None and rounds.end_round is not None:
+        return None  # the last rounds are planned
     held = {core.state.tasks[task].shard for task in iteration.tasks}
-    free = [at for at, state in enumerate(iteration.shards) if state != ENDED and at not in held]
+    # In a coordinated read, a shard that was begun would begin again, and elements come twice.
+    taken = (ENDED,) if rounds is None else (ENDED, BEGUN)
+    free = [at for at, state in enumerate(iteration.shards) if state not in taken and at not in held]
     if core.config.worker_addresses:
         return worker.static_index if worker.static_index in free else None
     return min(free, default=None)

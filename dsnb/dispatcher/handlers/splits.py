@@ -36,11 +36,11 @@ def assign_splits(core: Context, request: SplitsRequest) -> SplitsReply:
         return SplitsReply(first=given.first, end=given.end)
     _check_cursor(task, request)
     if request.repetition < provider.repetition or task.splits_refused:
-        return SplitsReply(done=True)
+        return SplitsReply(done=True, refused=task.splits_refused)
     leaving = core.state.workers[task.worker].draining
     if leaving and _has_splits_left(provider, request.repetition):
         core.record(r.SplitsRefused(task_id=task.task_id))
-        return SplitsReply(done=True)
+        return SplitsReply(done=True, refused=True)
     if request.repetition > provider.repetition:
         _begin_repetition(core, task, request.provider, request.repetition)
     if provider.next == provider.count:

@@ -28,6 +28,8 @@ _CHUNK_S = 1.0
 class SingleRangeFeed:
     """A split feed with a single range of splits."""
 
+    refused = False
+
     def __init__(self, first: int, end: int) -> None:
         self._range = (first, end)
 

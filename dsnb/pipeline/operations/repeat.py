@@ -96,10 +96,7 @@ class RepeatStage(Stage):
         """A point in this iteration or the previous one; for earlier elements, the start of an earlier iteration."""
         before, this = self._start_counts
         passed, count = count, count + self._start_point.skip  # the starts count elements skipped when this stage began
-        # With splits, an iteration may have ended for this task alone, because it was refused more of them. So whoever
-        # continues here begins at the end of that iteration, and asks for the rest of it first.
-        at_start = count == this and self._previous is not None and self._context.splits is not None
-        if count >= this and self.inputs and not at_start:
+        if count >= this and self.inputs:
             return ResumePoint(counter=self._iteration, inputs=(self.inputs[0].resume_point(count - this),))
         if self._previous is not None and count >= before:
             return ResumePoint(counter=self._iteration - 1, inputs=(self._previous.resume_point(count - before),))
@@ -178,7 +175,9 @@ class RepeatStage(Stage):
             self._earlier_starts = earlier[::2] if len(earlier) > _MAX_ITERATION_STARTS else earlier
 
     def _has_next(self, previous: Stage) -> bool:
-        count = self._operation.count
+        count, splits = self._operation.count, self._context.splits
+        if splits is not None and splits.refused:
+            return False  # another task may have to continue here, and must find the rest of this iteration
         if count is not None:
             return self._iteration + 1 < count
         if self._iteration_elements or previous.shared_with_other_readers():

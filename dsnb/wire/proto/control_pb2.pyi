@@ -371,20 +371,22 @@ class HeldRounds(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., received: _Optional[int] = ..., oldest_round: _Optional[int] = ...) -> None: ...
 
 class RoundSchedule(_message.Message):
-    __slots__ = ("first_round", "halt", "tasks", "task_rounds", "joined", "fillers")
+    __slots__ = ("first_round", "halt", "tasks", "task_rounds", "joined", "fillers", "held")
     FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     HALT_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     TASK_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     FILLERS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     first_round: int
     halt: int
     tasks: _containers.RepeatedScalarFieldContainer[str]
     task_rounds: _containers.RepeatedScalarFieldContainer[int]
     joined: bool
     fillers: int
-    def __init__(self, first_round: _Optional[int] = ..., halt: _Optional[int] = ..., tasks: _Optional[_Iterable[str]] = ..., task_rounds: _Optional[_Iterable[int]] = ..., joined: bool = ..., fillers: _Optional[int] = ...) -> None: ...
+    held: bool
+    def __init__(self, first_round: _Optional[int] = ..., halt: _Optional[int] = ..., tasks: _Optional[_Iterable[str]] = ..., task_rounds: _Optional[_Iterable[int]] = ..., joined: bool = ..., fillers: _Optional[int] = ..., held: bool = ...) -> None: ...
 
 class RoundsUpdate(_message.Message):
     __slots__ = ("halt", "schedules", "dropped", "agreed_round")
@@ -937,14 +939,16 @@ class SplitsRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., provider: _Optional[int] = ..., repetition: _Optional[int] = ..., cursor: _Optional[int] = ..., want: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class SplitsReply(_message.Message):
-    __slots__ = ("first", "end", "done")
+    __slots__ = ("first", "end", "done", "refused")
     FIRST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     first: int
     end: int
     done: bool
-    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., done: bool = ...) -> None: ...
+    refused: bool
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., done: bool = ..., refused: bool = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("interval_ms",)

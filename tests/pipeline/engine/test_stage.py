@@ -73,6 +73,8 @@ def test_a_pull_that_goes_on_is_counted_and_no_counter_goes_back() -> None:
 
 def test_waiting_for_splits_is_waiting_and_no_work() -> None:
     class Slow:
+        refused = False
+
         def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
             time.sleep(0.05)  # what the dispatcher takes to answer
             yield 0, 1
