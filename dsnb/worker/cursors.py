@@ -53,7 +53,7 @@ class TrainerCursor(msgspec.Struct):
         seen_consumed: The value of `consumed` at that time.
         exempt: Whether it is treated like a trainer that skips, because it blocked the producer and timed out.
         removed: Whether it left or timed out, so that no elements are kept for it.
-        consumed_ranges: The indices of the elements that it consumed.
+        consumed_ranges: The indices of the elements that it consumed or skipped: it gets none of them again.
         delivered_earlier: The indices of elements that its readers received from an earlier incarnation of the task.
             They are not sent again unless a reader leaves without having consumed them.
     """
@@ -83,6 +83,12 @@ class TrainerCursor(msgspec.Struct):
         self.consumed_ranges.add(part.first, part.end)
         self.hits += hits
         self.misses += part.count - hits
+
+    def skip(self, first: int, end: int) -> None:
+        """Count elements as missed."""
+        if end > first:
+            self.skipped += end - first
+            self.consumed_ranges.add(first, end)
 
     @property
     def needed_from(self) -> int:

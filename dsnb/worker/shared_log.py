@@ -653,9 +653,8 @@ class SharedLog(ElementLog):
             span = trainer.requeued[0]
             floor = self._oldest_for(trainer)
             if span.first < floor:
-                gone = min(span.count, floor - span.first)
-                span.cut(gone)
-                trainer.skipped += gone
+                gone = span.cut(min(span.count, floor - span.first))
+                trainer.skip(gone.first, gone.end)
             if span.count and span.first >= self.head:
                 return None  # after `take_over`: not reproduced yet
             if span.count:
@@ -670,7 +669,7 @@ class SharedLog(ElementLog):
     def _take_new(self, trainer: TrainerCursor, room: int) -> tuple[Span, LogEntry] | None:
         """Elements at a trainer's cursor, at most `room`, from one frame; moves the cursor."""
         if self.keep:
-            trainer.skipped += max(0, self._oldest_for(trainer) - trainer.next)
+            trainer.skip(trainer.next, self._oldest_for(trainer))
         trainer.next = first = self._next(trainer)
         if first >= self.frames.head:
             if trainer.delivered_earlier:
