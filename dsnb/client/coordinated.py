@@ -15,13 +15,15 @@ from copy import copy
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from dsnb import errors
 from dsnb.client import notices
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import PAD, ReadOptions, ServiceAddress
 from dsnb.client.rounds import ConsumerRounds
 from dsnb.client.service_stage import JobReader
-from dsnb.client.session import JobClock, join, open_control_stream
+from dsnb.client.session import UNREACHABLE_TIMEOUT_S, JobClock, join, open_control_stream
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
     CancelledError,
@@ -38,6 +40,7 @@ from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import FrameSlice
+from dsnb.wire import discovery
 from dsnb.wire.channel import open_channel
 from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.codec import decode
@@ -180,6 +183,9 @@ class CoordinatedStage(JobReader):
         super().__init__("from the service")
         self._options, self._origin = options, origin
         self._left = threading.Event()
+        self._service_connection = discovery.connection_at(service.address)
+        self._ended_at = self._unconfirmed_since = 0.0
+        """When all rounds were taken, and since when the dispatcher has not answered that; 0 before."""
         self._follow_previous_read(service)
         self._channel = open_channel(service.address, service.token)
         try:
@@ -311,17 +317,19 @@ class CoordinatedStage(JobReader):
                     if inbox.rounds.ready and not isinstance(inbox.refusal, CancelledError):
                         return self._take()
                     self._raise_errors()
-                    at_end = inbox.rounds.ended and (self._tasks.have_ended() or waited > _END_WAIT_S)
-                    if not at_end and inbox.rounds.skip_missed():
+                    if inbox.rounds.skip_missed():
                         continue
                     inbox.starving = inbox.has_work = True
                     inbox.changed.notify_all()
-                before = self._clock()
-                if at_end and self._confirm_end():
-                    return None
-                with inbox.changed:
-                    if not (inbox.rounds.ready or inbox.cancelled):
-                        inbox.changed.wait(_CONFIRM_INTERVAL_S if at_end else _CHECK_INTERVAL_S)
+                    before, ended = self._clock(), inbox.rounds.ended
+                    if not ended:
+                        inbox.changed.wait(_CHECK_INTERVAL_S)
+                if ended:
+                    if self._is_over(time.monotonic()):
+                        return None
+                    with inbox.changed:
+                        inbox.changed.wait(_CONFIRM_INTERVAL_S)
+                    continue
                 # A longer check means that this process was stopped: do not count the excess.
                 waited += min((self._clock() - before) / 1e9, 2 * _CHECK_INTERVAL_S)
                 if waited > self._consumer_timeout_s:
@@ -330,13 +338,31 @@ class CoordinatedStage(JobReader):
         finally:
             self.wait_ns += self._waits.stop()
 
-    def _confirm_end(self) -> bool:
+    def _is_over(self, now: float) -> bool:
+        """Whether the read is over, now that all rounds are taken. An error may have ended the data: it comes first."""
+        self._ended_at = self._ended_at or now
+        waits_for_ends = not self._tasks.have_ended() and now - self._ended_at < _END_WAIT_S
+        if waits_for_ends or not self._confirm_end(now):
+            return False
+        with self._inbox.changed:
+            self._raise_errors()
+        return True
+
+    def _confirm_end(self, now: float) -> bool:
         """Tell the dispatcher that all rounds are taken: this consumer's next read is then of the next iteration."""
         request = EndRequest(client_id=self._client_id, final_report=self._report(0, leaving=True))
         try:
             return self._channel.call(CONFIRM_END, request, timeout=2.0).finished
-        except UnavailableError:  # asked again, until the consumer's time is up
-            return False
+        except NotFoundError:
+            return True  # it was counted as lost, and has all rounds
+        except UnavailableError:
+            if self._service_connection is not None and discovery.stop_reason(self._service_connection):
+                return True
+            self._unconfirmed_since = self._unconfirmed_since or now
+            if now - self._unconfirmed_since < UNREACHABLE_TIMEOUT_S:
+                return False
+            notices.warn_end_unconfirmed(self._channel.address, UNREACHABLE_TIMEOUT_S)
+            return True
 
     def _take(self) -> FrameSlice:
         self._is_filler = self._inbox.rounds.is_filler
@@ -459,6 +485,8 @@ class CoordinatedStage(JobReader):
         if update.has_state:
             self._clock.pause(paused=update.paused)
         with self._inbox.changed:
+            if self._inbox.rounds.ended:
+                update = replace(update, losses=())  # this consumer has all rounds
             if update.has_state:
                 self._inbox.rounds.set_tasks([task.task_id for task in update.tasks])
             if update.rounds is not None:

@@ -23,7 +23,7 @@ from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_
 from dsnb.client.ordered_inboxes import inbox_for
 from dsnb.client.position import PositionTracker, StartPosition, options_for_resuming
 from dsnb.client.service_stage import JobReader
-from dsnb.client.session import ClientControlStream, JobClock, join, open_control_stream
+from dsnb.client.session import UNREACHABLE_TIMEOUT_S, ClientControlStream, JobClock, join, open_control_stream
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
     CancelledError,
@@ -60,9 +60,6 @@ wakes a thread of the worker, which would slow down a pipeline that is about to 
 
 _CHECK_DROPPED_TIMEOUT_S = 2.0
 """Time-out of the call that asks the dispatcher whether it has dropped this reader."""
-
-_UNREACHABLE_TIMEOUT_S = 30.0
-"""How long a reader waits for a reachable worker, or for the dispatcher to confirm the end, before it gives up."""
 
 
 class ReadStage(JobReader):
@@ -626,14 +623,14 @@ class ReadStage(JobReader):
         if self._options.mode is ShardingPolicy.OFF:
             return True  # each worker has a pass of its own: an unknown one could only add another pass
         self._unconfirmed_since = self._unconfirmed_since or now
-        if time.monotonic() - self._unconfirmed_since < _UNREACHABLE_TIMEOUT_S:
+        if time.monotonic() - self._unconfirmed_since < UNREACHABLE_TIMEOUT_S:
             self._confirm_at = now + _CONFIRM_S
             return False
-        notices.warn_end_unconfirmed(self._channel.address, _UNREACHABLE_TIMEOUT_S)
+        notices.warn_end_unconfirmed(self._channel.address, UNREACHABLE_TIMEOUT_S)
         return True
 
     def _check_alive(self, now: float) -> None:
-        """Raise if nothing could be read from for `_UNREACHABLE_TIMEOUT_S`.
+        """Raise if nothing could be read from for `UNREACHABLE_TIMEOUT_S`.
 
         Raises:
             DeadlineExceededError: the service has no worker.
@@ -651,12 +648,12 @@ class ReadStage(JobReader):
         if ended:
             assert self._service_connection is not None
             raise notices.service_ended(self._service_connection.name, ended)
-        if now - self._reachable_at < _UNREACHABLE_TIMEOUT_S:
+        if now - self._reachable_at < UNREACHABLE_TIMEOUT_S:
             return
         if broken_since is None:
             kind = "worker in this process" if self._options.local else "worker"
-            raise notices.no_worker(self._channel.address, _UNREACHABLE_TIMEOUT_S, kind, self._tasks.last_loss)
-        raise notices.no_answer(self._channel.address, _UNREACHABLE_TIMEOUT_S)
+            raise notices.no_worker(self._channel.address, UNREACHABLE_TIMEOUT_S, kind, self._tasks.last_loss)
+        raise notices.no_answer(self._channel.address, UNREACHABLE_TIMEOUT_S)
 
     def debug_state(self) -> dict[str, Any]:
         """What the read does at present, as plain data."""

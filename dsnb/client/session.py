@@ -18,6 +18,9 @@ _SHORT_PASS_S = 0.03
 """An iteration that ends within this time needs no control stream. Readers of the cross-trainer cache open one at once,
 to learn of losses as they happen."""
 
+UNREACHABLE_TIMEOUT_S = 30.0
+"""How long a reader waits for a reachable worker, or for the dispatcher to confirm the end, before it gives up."""
+
 _LEASE = 0.75
 """After this part of the client time-out without a report, the client asks whether the dispatcher has dropped it."""
 

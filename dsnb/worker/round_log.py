@@ -89,6 +89,7 @@ class RoundLog(ElementLog):
         self._read_ahead = ReadAhead(read_ahead_bytes)
         self._leftovers: list[list[int]] | None = None
         """The left-over elements that each consumer gets; None until the dispatcher has divided them."""
+        self._end_error: Exception | None = None
 
     @property
     def produced_rounds(self) -> int:
@@ -133,6 +134,7 @@ class RoundLog(ElementLog):
         """Give the elements after the last whole round to consumers; a second call changes nothing."""
         if self._leftovers is None and self.finished:
             self._leftovers = [leftovers.of_consumer(index) for index in range(self.consumers)]
+            self._end_error = self._error_that_nobody_gets()
             self._update_rounds()
 
     def newest_frames(self, most: int) -> Sequence[tuple[int, Frame]]:
@@ -145,6 +147,9 @@ class RoundLog(ElementLog):
     def end_error(self, job: str) -> Exception | None:
         """The error of a left-over element that no consumer gets: it may be why the data ended."""
         del job
+        return self._end_error
+
+    def _error_that_nobody_gets(self) -> Exception | None:
         given = {element for elements in self._leftovers or () for element in elements}
         for entry in self._entries:
             left = set(range(max(entry.first, self.produced_rounds * self.consumers), entry.end)) - given

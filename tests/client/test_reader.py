@@ -47,7 +47,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a minute without anybody is a third of a second here."""
-    monkeypatch.setattr("dsnb.client.reader._UNREACHABLE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("dsnb.client.reader.UNREACHABLE_TIMEOUT_S", 0.3)
 
 
 def stage_of(cluster: Cluster, dataset: dsnb.Dataset, repetition: int = 0, **changes: Any) -> ReadStage:
@@ -342,7 +342,7 @@ def test_a_worker_that_is_gone_with_the_dispatcher_is_not_waited_for_behind_one_
 @pytest.mark.parametrize("transfer", ["grpc", "shared_memory", "local"])
 def test_attempts_to_connect_are_no_sign_of_life(transfer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader tries once a second. With an attempt taken for an answer, it would try for ever."""
-    monkeypatch.setattr("dsnb.client.reader._UNREACHABLE_TIMEOUT_S", 3.0)
+    monkeypatch.setattr("dsnb.client.reader.UNREACHABLE_TIMEOUT_S", 3.0)
     with Cluster(workers=2) as cluster:
         stage = stage_of(cluster, dsnb.Dataset.range(5).repeat(), protocol=transfer)
         pull(stage, 1)

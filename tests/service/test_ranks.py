@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -194,6 +197,56 @@ def test_a_worker_that_comes_in_an_epoch_takes_part() -> None:
 
         (epoch,) = epochs(ranks(cluster.service, 3, rows), step=step)
     check_drop(epoch, 2_000)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+def test_an_error_that_ends_the_data_reaches_each_rank(cluster: Cluster, pause: float) -> None:
+    def broken() -> Iterator[int]:
+        yield from range(4)
+        time.sleep(pause)  # the ranks have consumed everything meanwhile
+        raise OSError("the disk is gone")
+
+    datasets = ranks(cluster.service, 2, dsnb.Dataset.from_generator(broken), mode="parallel_epochs")
+
+    def train(dataset: dsnb.Dataset) -> None:
+        with pytest.raises(OSError, match="the disk is gone"):
+            list(dataset)
+
+    run_in_threads([lambda one=one: train(one) for one in datasets])
+
+
+def test_a_rank_that_ends_after_the_service_was_stopped_ends_at_once() -> None:
+    ended = threading.Event()
+
+    def train(rank: int, dataset: dsnb.Dataset) -> int:
+        elements = iter(dataset)
+        steps = sum(1 for _ in itertools.islice(elements, 4))
+        if rank == 1:
+            assert ended.wait(60.0)
+        steps += sum(1 for _ in elements)
+        if rank == 0:
+            service.stop()
+            ended.set()
+        return steps
+
+    with dsnb.start(workers=1) as service:
+        datasets = ranks(service, 2, dsnb.Dataset.range(8))
+        assert run_in_threads([lambda rank=rank: train(rank, datasets[rank]) for rank in (0, 1)]) == [4, 4]
+
+
+@pytest.mark.slow
+def test_ranks_end_when_the_last_worker_of_a_static_mode_is_gone() -> None:
+    data = dsnb.Dataset.range(100_000)
+    with Cluster(1) as cluster, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataLossWarning)
+
+        def step(rank: int, number: int) -> None:
+            if (rank, number) == (0, 5):
+                cluster.workers[0].stop()
+                cluster.add_worker()
+
+        (epoch,) = epochs(ranks(cluster.service, 2, data, mode=dsnb.ShardingPolicy.DATA), step=step)
+    assert len({len(rank) for rank in epoch}) == 1
 
 
 @pytest.mark.slow

@@ -142,8 +142,8 @@ FOUND = (
     Found(
         1061106,
         ("cc140f6",),
-        'a trainer with `on_lag="skip"` had lost two elements when its worker stopped; the worker that took the task over '
-        "gave them to it, and they stayed counted as skipped",
+        'a trainer with `on_lag="skip"` had lost two elements when its worker stopped; the worker that took the task '
+        "over gave them to it, and they stayed counted as skipped",
     ),
 )
 """In the order in which they were found, with those of one commit together."""

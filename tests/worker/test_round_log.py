@@ -100,6 +100,18 @@ def test_leftovers_go_to_the_consumers_that_the_dispatcher_names_as_their_next_t
     made.validate()
 
 
+def test_an_error_that_ended_the_data_is_told_though_all_whole_rounds_are_consumed() -> None:
+    made = sequence(2, 4)
+    for client in ("c0", "c1"):
+        indices(made, client)
+        made.credit(client, 100, 2, 1 << 20)
+    made.append(Frame.of_failure(failure_of(ValueError("the last"), "")), 1, 8, failed=True)
+    made.finish()
+    made.divide_leftovers(Leftovers())
+    assert made.nbytes == 0
+    assert str(made.end_error("job")).startswith("the last")
+
+
 def test_an_error_among_leftovers_that_nobody_gets_is_told_at_the_end() -> None:
     made = sequence(2, 3)
     made.append(Frame.of_failure(failure_of(ValueError("broken"), "")), 1, 8, failed=True)

@@ -113,17 +113,18 @@ def _choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:
     if job.cached:
         return cached_iterations.choose_iteration(core, job, request)
     if job.num_consumers:
-        return next(number for number in count() if not _is_finished_for(job, number, request.consumer_index))
+        return next(number for number in count() if not _is_over(job, number))
     number = request.iteration
     while request.skip_finished and is_finished(job, number):
         number += 1
     return number
 
 
-def _is_finished_for(job: Job, number: int, consumer: int) -> bool:
+def _is_over(job: Job, number: int) -> bool:
     iteration = job.iterations.get(number)
     rounds = iteration.rounds if iteration is not None else None
-    return is_finished(job, number) or (rounds is not None and consumer in rounds.ended_consumers)
+    # Once a consumer has ended, nothing is left for one that joins: the others have received all rounds.
+    return is_finished(job, number) or (rounds is not None and bool(rounds.ended_consumers))
 
 
 def is_finished(job: Job, number: int) -> bool:
@@ -395,7 +396,7 @@ def add_task(core: Context, job: str, iteration: int, worker: str, shard: int = 
 def fill_shards(core: Context, job: str, iteration: Iteration) -> None:
     """Assign the shards of an iteration that have no task to workers without a shard."""
     for worker in list(core.state.workers.values()):
-        shard = shards.vacant_shard(core, iteration, worker)
+        shard = shards.vacant_shard(core, job, iteration, worker)
         if shard is not None:
             add_task(core, job, iteration.number, worker.uid, shard)
             core.instruct(e.NotifyClients(job=job, iteration=iteration.number))

@@ -48,7 +48,7 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import ConsumerState, Context
 from dsnb.dispatcher.handlers import cached_iterations, jobs
 from dsnb.dispatcher.round_state import Rounds, share_leftovers
-from dsnb.dispatcher.state import Client, Iteration, Job, Task
+from dsnb.dispatcher.state import NEVER_BEGUN, Client, Iteration, Job, Task
 from dsnb.monitor.formatting import format_duration, plural
 from dsnb.wire.messages import EndRequest, TaskReport
 from dsnb.wire.schedule import ConsumerReport, RoundSchedule, schedule_of, task_round_of
@@ -183,12 +183,21 @@ def _update_schedule(core: Context, job: Job, iteration: Iteration) -> None:
     if not can_answer or iteration.finished:
         return
     tasks = schedulable_tasks(core, job, iteration)
-    if not rounds.halted and _change_is_due(rounds, tasks):
+    if not rounds.halted and (_change_is_due(rounds, tasks) or _all_shards_are_gone(core, job, iteration)):
         core.record(r.RoundsHalted(job=job.name, iteration=iteration.number))
         core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
-    can_agree = bool(tasks) or rounds.leftovers is not None
+    can_agree = bool(tasks) or rounds.leftovers is not None or _all_shards_are_gone(core, job, iteration)
     if rounds.halted and can_agree and all(state.halt == rounds.halt_count for state in present):
         _agree(core, job, iteration, _Agreement(rounds, states, tasks))
+
+
+def _all_shards_are_gone(core: Context, job: Job, iteration: Iteration) -> bool:
+    """Whether the shards of finite data were begun and have no task any more: nothing will come, and it must end."""
+    rounds = iteration.rounds
+    assert rounds is not None
+    if rounds.leftovers is not None or iteration.tasks or cached_iterations.is_endless(core, job):
+        return False
+    return bool(iteration.shards) and NEVER_BEGUN not in iteration.shards
 
 
 def _change_is_due(rounds: Rounds, tasks: tuple[str, ...]) -> bool:
@@ -261,7 +270,10 @@ class _Agreement:
         known = [standing.round for standing in states]
         ended = [rounds.end_round] if rounds.ended_consumers and rounds.end_round is not None else []
         self._first_round = max([rounds.agreed_round, *known, *ended])
-        self.joined = [one for one in rounds.joined_from(self._first_round) if not self._was_taken(one)]
+        planned = rounds.joined_from(self._first_round)
+        self.joined = [one for one in planned if not self._was_taken(one)]
+        self._taken_by_gone = len(planned) - len(self.joined) if any(state.begun for state in self._states) else 0
+        """Rounds of left-over elements that a consumer took before it died, and that others then do not get."""
 
     @property
     def needed_from(self) -> int:
@@ -295,7 +307,7 @@ class _Agreement:
                 settled.append(RoundSchedule(first_round=at, tasks=(task,), task_rounds=(begin,)))
                 at += end - begin
             dropped += begun - end
-        dropped += self._drop_joined()
+        dropped += self._drop_joined() + self._taken_by_gone
         return settled, at, dropped
 
     def _drop_joined(self) -> int:

@@ -9,6 +9,7 @@ end is never produced again.
 from __future__ import annotations
 
 from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.state import BEGUN, ENDED, NEVER_BEGUN, Iteration, Worker
 from dsnb.pipeline.modes import STATIC_MODES, ShardingSupport, check_mode, check_worker_count
 from dsnb.wire.messages import DatasetInfo, JoinRequest
@@ -57,7 +58,7 @@ def has_task(core: Context, iteration: Iteration, worker: Worker) -> bool:
     return any(core.state.tasks[task].worker == worker.uid for task in iteration.tasks)
 
 
-def vacant_shard(core: Context, iteration: Iteration, worker: Worker) -> int | None:
+def vacant_shard(core: Context, job: str, iteration: Iteration, worker: Worker) -> int | None:
     """A shard without a task that a worker can produce; None if there is none or the worker already has a task."""
     silent = core.transient.worker_deadlines.get(worker.uid, core.now) < core.now  # about to be counted as lost
     if iteration.finished or worker.draining or silent or has_task(core, iteration, worker):
@@ -66,8 +67,9 @@ def vacant_shard(core: Context, iteration: Iteration, worker: Worker) -> int | N
     if rounds is not None and rounds.end_round is not None:
         return None  # the last rounds are planned
     held = {core.state.tasks[task].shard for task in iteration.tasks}
-    # In a coordinated read, a shard that was begun would begin again, and elements come twice.
-    taken = (ENDED,) if rounds is None else (ENDED, BEGUN)
+    # In a coordinated read, a shard that was begun would begin again, and elements of finite data would come twice.
+    once = rounds is not None and not is_endless(core, core.state.jobs[job])
+    taken = (ENDED, BEGUN) if once else (ENDED,)
     free = [at for at, state in enumerate(iteration.shards) if state not in taken and at not in held]
     if core.config.worker_addresses:
         return worker.static_index if worker.static_index in free else None
