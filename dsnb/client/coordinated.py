@@ -326,6 +326,7 @@ class CoordinatedStage(JobReader):
                         inbox.changed.wait(_CHECK_INTERVAL_S)
                 if ended:
                     if self._is_over(time.monotonic()):
+                        self._warn_of_losses()
                         return None
                     with inbox.changed:
                         inbox.changed.wait(_CONFIRM_INTERVAL_S)
@@ -372,6 +373,11 @@ class CoordinatedStage(JobReader):
         return piece
 
     def _warn_of_losses(self) -> None:
+        """Emit all warnings that wait. If warnings are errors, the next call goes on with the others."""
+        while warning := self._next_warning():
+            errors.warn(warning, DataLossWarning)
+
+    def _next_warning(self) -> str:
         with self._inbox.changed:
             rounds, losses = self._inbox.rounds, self._inbox.loss_warnings
             if rounds.missed > self._missed_reported:
@@ -382,9 +388,7 @@ class CoordinatedStage(JobReader):
                 losses.append(
                     f"{count} round(s) of job {self._options.job_name!r} were dropped: not all consumers had them"
                 )
-            warning = losses.popleft() if losses else ""
-        if warning:
-            errors.warn(warning, DataLossWarning)
+            return losses.popleft() if losses else ""
 
     def _raise_errors(self) -> None:
         for task_id, error in list(self._inbox.errors):
@@ -396,6 +400,8 @@ class CoordinatedStage(JobReader):
                     self._inbox.errors.remove((task_id, error))  # the next pull is the end
                 raise copy(error)
         refusal = self._inbox.refusal
+        if isinstance(refusal, NotFoundError) and self._inbox.rounds.ended:
+            return  # it was counted as lost, and has all rounds
         if isinstance(refusal, NotFoundError):
             raise FailedPreconditionError(
                 f"{self._consumer_name} of job {self._options.job_name!r} is another reader now: a new one has taken "

@@ -188,7 +188,8 @@ class ConsumerRounds:
         found = self._next_source()
         if found is None:
             return not self.begun and not self._tasks[task].reported
-        return any(task == part for part, _ in found.parts)
+        incomplete = any(task == part and turn >= self._tasks[task].complete for part, turn in found.parts)
+        return incomplete or (task == found.task and not self._is_here(found))
 
     # ---- taking rounds
 

@@ -84,11 +84,16 @@ class TrainerCursor(msgspec.Struct):
         self.hits += hits
         self.misses += part.count - hits
 
-    def skip(self, first: int, end: int) -> None:
-        """Count elements as missed."""
-        if end > first:
-            self.skipped += end - first
-            self.consumed_ranges.add(first, end)
+    def skip(self, first: int, end: int, *had: Ranges) -> None:
+        """Count elements as missed, except for those that it consumed, or has according to `had`."""
+        if end <= first:
+            return
+        covered = Ranges(part for ranges in (self.consumed_ranges, *had) for part in ranges.within(first, end))
+        for begin, stop in [*covered.within(first, end), (end, end)]:
+            if begin > first:
+                self.skipped += begin - first
+                self.consumed_ranges.add(first, begin)
+            first = stop
 
     @property
     def needed_from(self) -> int:

@@ -669,7 +669,7 @@ class SharedLog(ElementLog):
     def _take_new(self, trainer: TrainerCursor, room: int) -> tuple[Span, LogEntry] | None:
         """Elements at a trainer's cursor, at most `room`, from one frame; moves the cursor."""
         if self.keep:
-            trainer.skip(trainer.next, self._oldest_for(trainer))
+            trainer.skip(trainer.next, self._oldest_for(trainer), trainer.delivered_earlier)
         trainer.next = first = self._next(trainer)
         if first >= self.frames.head:
             if trainer.delivered_earlier:

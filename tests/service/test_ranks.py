@@ -199,6 +199,24 @@ def test_a_worker_that_comes_in_an_epoch_takes_part() -> None:
     check_drop(epoch, 2_000)
 
 
+def test_a_worker_without_a_part_takes_over_the_part_of_one_that_is_gone() -> None:
+    with Cluster(1) as cluster, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataLossWarning)
+        endless = dsnb.Dataset.range(50).repeat()
+
+        def train(dataset: dsnb.Dataset, rank: int) -> int:
+            for number, _ in enumerate(dataset):
+                if (rank, number) == (0, 10):
+                    cluster.add_worker()
+                    cluster.workers[0].stop()
+                if number == 2_000:
+                    break
+            return number
+
+        datasets = ranks(cluster.service, 2, endless, mode=dsnb.ShardingPolicy.DATA)
+        assert run_in_threads([lambda rank=rank: train(datasets[rank], rank) for rank in (0, 1)], 60.0) == [2_000] * 2
+
+
 @pytest.mark.parametrize("pause", [0.0, 0.3])
 def test_an_error_that_ends_the_data_reaches_each_rank(cluster: Cluster, pause: float) -> None:
     def broken() -> Iterator[int]:

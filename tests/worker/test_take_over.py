@@ -241,3 +241,39 @@ def test_bytes_are_counted_when_what_a_reader_had_before_is_consumed_before_othe
     window.credit("b", 5, 5, 1 << 20)
     window.validate()
     assert window.wants_more()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_trainer_that_skips_after_a_take_over_is_counted_what_it_misses_and_nothing_that_it_has(leaves: bool) -> None:
+    skip, length = CachePolicy(on_lag="skip"), 100
+    log = SharedLog(capacity=40, read_ahead_bytes=1000, keep=True)
+    held = ReaderPosition(client_id="busy", received=13, held=(IndexRange(first=20, end=30),))
+    other = ReaderPosition(client_id="other")
+    slow = TrainerPosition(trainer_id="slow", consumed=(IndexRange(first=15, end=18),), readers=(held, other))
+    log.take_over([slow, TrainerPosition(trainer_id="fast", readers=(ReaderPosition(client_id="fast"),))])
+    log.attach("busy", "slow", 13, 3, skip)
+    for client, trainer in (("other", "slow"), ("fast", "fast")):
+        log.attach(client, trainer, cache_policy=skip)
+        log.credit(client, 1000, 0, 1 << 30)
+    if leaves:
+        log.leave("busy")
+    taken = Counter[str]()
+    for _ in range(length):
+        log.append(object(), 1, 1)  # type: ignore[arg-type]  # nobody looks into it
+        read(log, "fast", taken)
+    log.finish()
+    while read(log, "other", taken):
+        pass
+    if not leaves:
+        log.credit("busy", 13, 13, 1 << 30)
+    trainer = log.trainers["slow"]
+    assert 3 + trainer.consumed + trainer.skipped == length
+    log.validate()
+
+
+def read(log: SharedLog, client: str, taken: Counter[str]) -> int:
+    """Consume what is sent to a client now."""
+    count = sum(part.count for part in log.take_all(client))
+    taken[client] += count
+    log.credit(client, 1000, taken[client], 1 << 30, taken=taken[client])
+    return count

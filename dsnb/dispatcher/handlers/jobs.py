@@ -80,7 +80,8 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         finished=iteration.finished,
         other_clients=readers,
         missing_shards=shards.without_worker(core, iteration),
-        loss_count=losses,
+        # A consumer that joins when nothing is left must be told why.
+        loss_count=0 if job.num_consumers and not iteration.tasks else losses,
         instance=core.state.instance,
         report_interval_ms=core.config.client_report_interval_ms,
         paused_by=job.paused_by,

@@ -288,10 +288,13 @@ def remove_worker(core: Context, worker: Worker, reason: str, *, died: bool = Fa
             core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
         elif core.state.jobs[task.job].num_consumers:
             _drop_coordinated_task(core, task, worker, reason)
+    coordinated = [task for task in tasks if core.state.jobs[task.job].num_consumers]
     left = [task for task in tasks if task.task_id in core.state.tasks]
     for task in left:
         reassignment.unassign(core, task, worker.name, reason, died=died)
     core.record(r.WorkerLeft(uid=worker.uid))
+    for task in coordinated:
+        jobs.fill_shards(core, task.job, core.state.iteration(task.job, task.iteration))
     for job, number in dict.fromkeys((task.job, task.iteration) for task in left):
         reassignment.retry_unassigned(core, core.state.iteration(job, number))
 

@@ -197,7 +197,7 @@ def _all_shards_are_gone(core: Context, job: Job, iteration: Iteration) -> bool:
     assert rounds is not None
     if rounds.leftovers is not None or iteration.tasks or cached_iterations.is_endless(core, job):
         return False
-    return bool(iteration.shards) and NEVER_BEGUN not in iteration.shards
+    return bool(rounds.schedules) and bool(iteration.shards) and NEVER_BEGUN not in iteration.shards
 
 
 def _change_is_due(rounds: Rounds, tasks: tuple[str, ...]) -> bool:

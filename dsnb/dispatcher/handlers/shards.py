@@ -68,7 +68,7 @@ def vacant_shard(core: Context, job: str, iteration: Iteration, worker: Worker) 
         return None  # the last rounds are planned
     held = {core.state.tasks[task].shard for task in iteration.tasks}
     # In a coordinated read, a shard that was begun would begin again, and elements of finite data would come twice.
-    once = rounds is not None and not is_endless(core, core.state.jobs[job])
+    once = rounds is not None and bool(rounds.schedules) and not is_endless(core, core.state.jobs[job])
     taken = (ENDED, BEGUN) if once else (ENDED,)
     free = [at for at, state in enumerate(iteration.shards) if state not in taken and at not in held]
     if core.config.worker_addresses:
