@@ -175,7 +175,7 @@ def reflected(proof: Proof) -> Any:
         (the_token_itself, PermissionDeniedError, "none was given"),
         (cut, PermissionDeniedError, "none was given"),
         (of_version("1"), FailedPreconditionError, "version 1 of the protocol, this server 4"),
-        (of_version("4"), FailedPreconditionError, "version 4 of the protocol, this server 4"),
+        (of_version("5"), FailedPreconditionError, "version 5 of the protocol, this server 4"),
         (without_a_version, FailedPreconditionError, "version None of the protocol, this server 4"),
         (for_another_instance, UnavailableError, "another instance"),
         (for_another_method, PermissionDeniedError, "the token is wrong"),
