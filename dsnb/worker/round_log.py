@@ -352,6 +352,6 @@ class RoundLog(ElementLog):
         for consumer in self.consumer_states.values():
             assert consumer.consumed <= consumer.received <= consumer.sent, "a consumer took what it had not received"
             reached = self._reached(consumer, consumer.consumed)
-            assert self.base <= reached, "a turn was let go that a consumer has not taken"
+            assert self.base <= reached, "a round was dropped that a consumer has yet to take"
             assert not consumer.client or self.readers.get(consumer.client) is consumer, "a client is misplaced"
         assert all(place.client == client for client, place in self.readers.items()), "a place has another client"

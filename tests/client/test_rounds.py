@@ -26,7 +26,7 @@ def test_a_joined_round_may_be_taken_when_the_parts_of_all_consumers_are_complet
     rounds.deliver("t", 0, "mine", 1)
     rounds.progress("u", 1, 0)
     assert not rounds.ready
-    assert (rounds.waits_for("t"), rounds.waits_for("u")) == (True, False), "what has ended `u` is told later"
+    assert (rounds.waits_for("t"), rounds.waits_for("u")) == (True, False), "an error of `u` comes after this round"
     rounds.progress("t", 1, 0)
     assert rounds.ready
     assert rounds.take() == "mine"

@@ -51,7 +51,7 @@ class Sharing:
         return self.ends(client)
 
     def ends(self, client: str) -> bool:
-        """What a client is told that has received the end of each task."""
+        """Whether the dispatcher confirms the end to a client that has read all tasks."""
         return bool(self.service.call(EndRequest(client_id=client, ended=self.ended(client))).finished)
 
     def leave(self, client: str) -> None:
