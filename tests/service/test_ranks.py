@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import dsnb
+from dsnb.client.rounds import ConsumerRounds
 from dsnb.errors import DataLossWarning, FailedPreconditionError, InvalidArgumentError
+from dsnb.wire.schedule import RoundsUpdate
 from tests.support.cluster import Cluster
 from tests.support.reading import run_in_threads
 from tests.support.waiting import wait_for
@@ -233,8 +235,15 @@ def test_an_error_that_ends_the_data_reaches_each_rank(cluster: Cluster, pause: 
     run_in_threads([lambda one=one: train(one) for one in datasets])
 
 
-def test_a_rank_that_ends_after_the_service_was_stopped_ends_at_once() -> None:
-    ended = threading.Event()
+def test_a_rank_that_ends_after_the_service_was_stopped_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, told, receive = threading.Event(), set[ConsumerRounds](), ConsumerRounds.receive_update
+
+    def receive_and_note(rounds: ConsumerRounds, update: RoundsUpdate) -> None:
+        receive(rounds, update)
+        if update.schedules and not update.schedules[-1].tasks:  # the end
+            told.add(rounds)
+
+    monkeypatch.setattr(ConsumerRounds, "receive_update", receive_and_note)
 
     def train(rank: int, dataset: dsnb.Dataset) -> int:
         elements = iter(dataset)
@@ -243,6 +252,7 @@ def test_a_rank_that_ends_after_the_service_was_stopped_ends_at_once() -> None:
             assert ended.wait(60.0)
         steps += sum(1 for _ in elements)
         if rank == 0:
+            wait_for(lambda: len(told) == 2, what="both ranks to know where the data end")
             service.stop()
             ended.set()
         return steps
