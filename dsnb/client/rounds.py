@@ -201,8 +201,8 @@ class ConsumerRounds:
 
     @property
     def ended(self) -> bool:
-        """Whether all rounds are taken."""
-        schedule = self._next_schedule()
+        """Whether all rounds are taken; also during a halt, since a planned end is final."""
+        schedule = schedule_of(self._schedules, self.next_round) if self.begun else None
         return schedule is not None and not schedule.tasks
 
     @property

@@ -48,3 +48,10 @@ def test_what_came_for_a_round_that_was_dropped_is_passed() -> None:
     rounds.progress("t", 2, 0)
     rounds.progress("u", 1, 0)
     assert rounds.take() == 1
+
+
+def test_a_consumer_that_has_taken_all_rounds_has_ended_also_during_a_halt() -> None:
+    rounds = begun(RoundSchedule(first_round=0, halt=1))
+    assert rounds.ended
+    rounds.receive_update(RoundsUpdate(halt=2, schedules=(RoundSchedule(first_round=0, halt=1),)))
+    assert rounds.ended
