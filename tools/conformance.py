@@ -45,9 +45,9 @@ A line that is left out gives the reason: it cannot apply, or the feature does n
 the line says how. An error has the class of the tf.data service's error, or a subclass of it, and contains the words
 that the tf.data service's tests look for, unless the line says otherwise.
 
-Three sections are left out completely. Worker tags (lines 243 to 251): use `target_workers` to choose the workers to
-read. Saving and loading by a service (253 to 303): dsnb does not have it; `Dataset.cache(where)` stores what was
-produced. The autoscaler (315 to 325): a service has as many workers as its user starts.
+Two sections are left out completely. Saving and loading by a service (lines 253 to 303): dsnb does not have it;
+`Dataset.cache(where)` stores what was produced. The autoscaler (315 to 325): dsnb's own follows other rules, and its
+tests are in `tests/dispatcher/test_autoscaler.py`.
 """
 
 

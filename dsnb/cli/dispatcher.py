@@ -70,6 +70,12 @@ def add_to(commands: Commands) -> None:
         "the modes FILE, DATA, FILE_OR_DATA and HINT number them (default: those that are there when a pass begins)",
     )
     parser.add_argument(
+        "--deployment-mode",
+        metavar="MODE",
+        help="COLOCATED, REMOTE or HYBRID; with COLOCATED, readers of the modes FILE, DATA, FILE_OR_DATA and HINT read "
+        "only the workers of their own process (default: none)",
+    )
+    parser.add_argument(
         "--consumer-timeout-ms",
         type=int,
         metavar="N",
@@ -125,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
             token=token,
             work_dir=args.work_dir,
             worker_addresses=args.worker_address,
+            deployment_mode=args.deployment_mode,
         )
         if args.consumer_timeout_ms is not None:
             config = replace(config, consumer_timeout_ms=args.consumer_timeout_ms)

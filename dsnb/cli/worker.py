@@ -65,6 +65,14 @@ def add_to(commands: Commands) -> None:
         help="the most bytes of shared memory for readers of this host, as in 256MiB; 0 for none",
     )
     parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name for this worker; once for each. COLOCATED reserves it for readers of its own process, for "
+        'coordinated reads, and for readers with target_workers="ANY"',
+    )
+    parser.add_argument(
         "--dispatcher-gone",
         type=parse_seconds,
         metavar="SECONDS",
@@ -112,6 +120,7 @@ def config_of(args: argparse.Namespace) -> WorkerConfig:
         token=token,
         certificate=certificate,
         worker_address=args.worker_address,
+        worker_tags=args.tag,
     )
     if args.cache_bytes is not None:
         config = replace(config, cross_trainer_cache_size_bytes=parse_size(args.cache_bytes))

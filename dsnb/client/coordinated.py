@@ -205,6 +205,7 @@ class CoordinatedStage(JobReader):
             self._channel.token,
             joined.instance,
             connected=lambda: self._control.broken_since is None,
+            deployment_mode=joined.deployment_mode,
         )
         self._acknowledged_halt = self._missed_reported = self._dropped_reported = 0
         self._clock = JobClock(paused=bool(joined.paused_by))

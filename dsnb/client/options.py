@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.transfer.selection import can_check_messages, transfer_protocol
 from dsnb.wire.addresses import target_address
 from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.field_groups import JobParameters
+from dsnb.wire.field_groups import COLOCATED, JobParameters
 from dsnb.wire.schedule import consumer_name
 
 LOCAL = "LOCAL"
@@ -54,8 +54,33 @@ class ShardingPolicy(enum.IntEnum):
             "use ShardingPolicy.OFF, 0 to 5",
         )
 
+    @property
+    def is_static(self) -> bool:
+        """Whether worker i of n produces a fixed shard."""
+        return self not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
+
 
 _ALIASES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
+
+
+class WorkerChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which workers a reader reads, by its `target_workers`, the workers' tags and the service's deployment mode.
+
+    As in the tf.data service: "AUTO" leaves out the workers of other processes that are tagged "COLOCATED", but not in
+    coordinated reads; and in a deployment that is "COLOCATED", "AUTO" means "LOCAL" in the static modes.
+    """
+
+    local_only: bool = False
+    skips_colocated: bool = False
+
+    def allows(self, tags: Collection[str], *, here: bool) -> bool:
+        """Whether a worker is read.
+
+        Args:
+            tags: Its tags.
+            here: Whether it runs in this process.
+        """
+        return here or not (self.local_only or (self.skips_colocated and COLOCATED in tags))
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +107,12 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     def local(self) -> bool:
         """Whether only workers of this process are read."""
         return self.target_workers == LOCAL
+
+    def worker_choice(self, deployment_mode: str) -> WorkerChoice:
+        """Which workers are read in a service with this deployment mode."""
+        automatic = self.target_workers == AUTO and not self.num_consumers
+        colocated = deployment_mode == COLOCATED and self.mode.is_static
+        return WorkerChoice(local_only=self.local or (automatic and colocated), skips_colocated=automatic)
 
     @property
     def cached(self) -> bool:
@@ -335,8 +366,9 @@ def _check_consumers(index: int | None, count: int | None, job_name: str | None,
 
 def no_local_worker(options: ReadOptions) -> InvalidArgumentError:
     """The error of a read of local workers in a process that has none."""
-    static = options.mode not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
-    subject = f"Static sharding policy <{options.mode.name}> requires" if static else "Local reads require"
+    subject = (
+        f"Static sharding policy <{options.mode.name}> requires" if options.mode.is_static else "Local reads require"
+    )
     return InvalidArgumentError(
         f"{subject} local workers, but no local worker is found in this process",
         did="the read was abandoned",

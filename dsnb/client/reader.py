@@ -164,6 +164,7 @@ class ReadStage(JobReader):
             holdings,
             before,
             connected=lambda: self._control.broken_since is None,
+            deployment_mode=joined.deployment_mode,
         )
 
     def _open_control_stream(self, joined: JoinReply) -> ClientControlStream:
@@ -198,7 +199,7 @@ class ReadStage(JobReader):
         if joined.finished:
             return
         self._tasks.set_tasks(joined.tasks)
-        if self._options.local and not len(self._tasks):
+        if self._tasks.choice.local_only and not len(self._tasks):
             raise no_local_worker(self._options)
         # Open the tasks now, so that the workers start while the caller is on its way to its first `next`.
         self._tasks.maintain(time.monotonic())
@@ -601,8 +602,8 @@ class ReadStage(JobReader):
         self._tasks.set_tasks(reply.tasks)
         self._tasks.reopen_ended()
         self._confirm_at = now + _CONFIRM_S
-        elsewhere = len(self._tasks) < len(reply.tasks)  # other readers may continue on remote workers
-        return self._options.local and elsewhere and self._tasks.all_ended
+        # Other readers may continue on workers that this one leaves out.
+        return len(self._tasks) < len(reply.tasks) and self._tasks.all_ended
 
     def _rejoin_at_end(self) -> bool:
         """Rejoin if this reader was dropped before its end was confirmed. Returns whether the iteration is over.
@@ -651,8 +652,8 @@ class ReadStage(JobReader):
         if now - self._reachable_at < UNREACHABLE_TIMEOUT_S:
             return
         if broken_since is None:
-            kind = "worker in this process" if self._options.local else "worker"
-            raise notices.no_worker(self._channel.address, UNREACHABLE_TIMEOUT_S, kind, self._tasks.last_loss)
+            missing, last_loss = self._tasks.missing_workers, self._tasks.last_loss
+            raise notices.no_worker(self._channel.address, UNREACHABLE_TIMEOUT_S, missing, last_loss)
         raise notices.no_answer(self._channel.address, UNREACHABLE_TIMEOUT_S)
 
     def debug_state(self) -> dict[str, Any]:

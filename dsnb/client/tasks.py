@@ -70,6 +70,7 @@ class TaskTable:
         previous_holdings: What this reader consumed before the dispatcher dropped it and it rejoined.
         previous_client_id: Its client id before it rejoined.
         connected: Returns whether the client is connected to the dispatcher.
+        deployment_mode: That of the service.
     """
 
     def __init__(
@@ -82,7 +83,12 @@ class TaskTable:
         previous_holdings: tuple[TaskHolding, ...] = (),
         previous_client_id: str = "",
         connected: Callable[[], bool] = lambda: True,
+        deployment_mode: str = "",
     ) -> None:
+        self.choice = options.worker_choice(deployment_mode)
+        """Which workers this reader reads."""
+        self._left_out: set[str] = set()
+        """Tasks that other readers read, on workers that this reader leaves out."""
         self._previous_holdings = {holding.task_id: holding for holding in previous_holdings}
         self._previous_client_id = previous_client_id
         self.lost = 0
@@ -136,6 +142,13 @@ class TaskTable:
     def any_worker(self) -> bool:
         """Whether any task is assigned to a worker."""
         return any(not hold.info.unassigned for hold in self._task_reads.values())
+
+    @property
+    def missing_workers(self) -> str:
+        """What is missing if there is no worker to read, in the words of an error."""
+        if self.choice.local_only:
+            return "worker in this process"
+        return "worker, other than those tagged COLOCATED," if self._left_out else "worker"
 
     @property
     def any_given_up(self) -> bool:
@@ -237,10 +250,11 @@ class TaskTable:
         """Whether elements of this loss would have come to this reader."""
         if loss.trainer_id not in ("", self._options.trainer_id):
             return False
-        return not self._options.local or loss.task_id in held or loss.task_id in self._task_reads
+        known = loss.task_id in held or loss.task_id in self._task_reads
+        return known or not (self.choice.local_only or loss.task_id in self._left_out)
 
     def set_tasks(self, tasks: tuple[TaskInfo, ...], *, finished: bool = False) -> None:
-        """Read exactly these tasks; with `target_workers="LOCAL"`, only those of workers in this process.
+        """Read exactly these tasks, but none of the workers that `choice` leaves out.
 
         Args:
             tasks: All present tasks of the iteration.
@@ -248,6 +262,7 @@ class TaskTable:
         """
         self._finished = finished
         named = {task.task_id: task for task in tasks if self._may_read(task)}
+        self._left_out |= {task.task_id for task in tasks} - named.keys()
         for task_id in [task_id for task_id in self._task_reads if task_id not in named]:
             self._close(task_id, keep=True)
         share = BUFFER_BYTES // max(1, len(named))
@@ -270,13 +285,12 @@ class TaskTable:
     def _may_read(self, task: TaskInfo) -> bool:
         """Whether this reader reads the task's worker.
 
-        With `target_workers="LOCAL"`, a task that it reads may return to a local worker, so it stays until it is
-        assigned to another process. An update may still name the stopped worker if the dispatcher wrote it
-        before the worker stopped.
+        A task that it reads may return to such a worker, so it stays until it is assigned to another one. An update may
+        still name the stopped worker if the dispatcher wrote it before the worker stopped.
         """
         known = self._task_reads.get(task.task_id)
         stays = known is not None and (task.unassigned or task.worker_uid == known.info.worker_uid)
-        return not self._options.local or stays or local.find(task.worker_uid) is not None
+        return stays or self.choice.allows(task.worker_tags, here=local.find(task.worker_uid) is not None)
 
     def _announce_loss(self, loss: Loss) -> None:
         if loss.elements > 0:

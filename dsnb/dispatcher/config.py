@@ -50,6 +50,7 @@ _DEFAULT_GC_CHECK_INTERVAL_MS, _DEFAULT_GC_TIMEOUT_MS, _DEFAULT_WORKER_TIMEOUT_M
     reconnect_ms=milliseconds,
     consumer_timeout_ms=milliseconds,
     task_gc_timeout_ms=milliseconds,
+    deployment_mode=optional(one_of("COLOCATED", "REMOTE", "HYBRID")),
 )
 @dataclass(frozen=True)
 class DispatcherConfig:
@@ -85,6 +86,9 @@ class DispatcherConfig:
         worker_addresses: The workers by which the static modes (FILE, DATA, FILE_OR_DATA, HINT) number shards, in
             order: "host", "host:port", or "host:%port%" for any port. Other workers are refused. None or empty: number
             the workers that are present when an epoch begins.
+        deployment_mode: Where the workers are, as in the tf.data service: "COLOCATED" (in the trainers' processes),
+            "REMOTE" or "HYBRID". With "COLOCATED", readers of the static modes read only the workers of their own
+            process, unless they say `target_workers="ANY"`. None, and the other two, change nothing.
 
     Raises:
         InvalidArgumentError: a value is not valid.
@@ -113,6 +117,7 @@ class DispatcherConfig:
     consumer_timeout_ms: int = 120_000
     task_gc_timeout_ms: int = 5_000
     gc_dynamic_sharding_jobs: bool = True
+    deployment_mode: str | None = None
 
     def __post_init__(self) -> None:
         if self.fault_tolerant_mode and self.work_dir is None:

@@ -46,6 +46,7 @@ class WorkerJoined(Stored, frozen=True, kw_only=True):
     address: str
     isolation: str
     pid: int
+    tags: tuple[str, ...] = ()
     static_index: int = -1
 
 

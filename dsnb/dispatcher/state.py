@@ -42,6 +42,7 @@ class Worker(msgspec.Struct, forbid_unknown_fields=True):
     address: str
     isolation: str
     pid: int
+    tags: tuple[str, ...] = ()
     static_index: int = -1
     draining: bool = False
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+COLOCATED = "COLOCATED"
+"""The tag of workers, and the deployment mode, for workers in the trainers' own processes."""
+
 
 class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     """What all readers of a job must agree on.
@@ -39,6 +42,7 @@ class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True):
         address: Where clients reach it, as "host:port".
         isolation: "thread" (in the process that started the service) or "process".
         pid: The id of its process.
+        tags: The argument `worker_tags` of `WorkerConfig`.
     """
 
     name: str = ""
@@ -46,6 +50,7 @@ class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     isolation: str = ""
     pid: int = 0
+    tags: tuple[str, ...] = ()
 
 
 class LogProgress(msgspec.Struct, frozen=True, kw_only=True):

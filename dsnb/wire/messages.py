@@ -177,6 +177,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     unassigned: bool = False
     needed_from: int = 0
     sequence_incarnation: int = 0
+    worker_tags: tuple[str, ...] = ()
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +194,7 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
     paused_by: str = ""
     consumer_timeout_ms: int = 0
     client_timeout_ms: int = 0
+    deployment_mode: str = ""
 
 
 class ClientReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from dsnb.arguments import checked, integer, milliseconds, nbytes, one_of, optional, path, text
+from dsnb.arguments import checked, each, integer, milliseconds, nbytes, one_of, optional, path, text
 from dsnb.errors import InvalidArgumentError
 from dsnb.wire.addresses import AUTO, advertised_address, listen_host, ports, target, token
 from dsnb.wire.certificates import check_certificate
@@ -23,6 +24,15 @@ def _dispatcher_address(name: str, value: Any) -> str:
             hint='WorkerConfig(dispatcher_address="127.0.0.1:5050")',
         )
     return target(name, value)
+
+
+def _tag(name: str, value: Any) -> str:
+    if isinstance(value, str) and not value:
+        raise InvalidArgumentError(f"`{name}`: Worker tags cannot be empty", hint=_TAGS)
+    return text(name, value)
+
+
+_TAGS = 'pass a list of names: ["COLOCATED"]'
 
 
 def _shared_memory(name: str, value: Any) -> int:
@@ -68,6 +78,7 @@ they may run on rented machines."""
     read_ahead_bytes=nbytes,
     max_readers=integer(1, 1_000_000),
     isolation=one_of("thread", "process"),
+    worker_tags=each(_tag, _TAGS),
 )
 @dataclass(frozen=True)
 class WorkerConfig:
@@ -100,6 +111,8 @@ class WorkerConfig:
         max_readers: How many readers in other processes are served at a time; others get a ResourceExhaustedError.
         isolation: "process" if readers are in other processes than the worker, so that frames are laid out for them;
             "thread" if they share its process.
+        worker_tags: Names for this worker. "COLOCATED" reserves it for the readers of its own process, for coordinated
+            reads, and for readers with `target_workers="ANY"`, as in the tf.data service; other names change nothing.
 
     Raises:
         InvalidArgumentError: a value is invalid.
@@ -128,6 +141,7 @@ class WorkerConfig:
     read_ahead_bytes: int = 16 * MIB
     max_readers: int = 256
     isolation: str = "process"
+    worker_tags: Sequence[str] = ()
 
     @property
     def shared_memory_size(self) -> int:

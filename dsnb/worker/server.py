@@ -594,6 +594,7 @@ class WorkerServer:
             address=self.address,
             isolation=self.config.isolation,
             pid=os.getpid(),
+            tags=tuple(self.config.worker_tags),
             capacity_bytes=self.config.cross_trainer_cache_size_bytes,
             rss_bytes=rss_bytes(),
             tasks=(*(task.report() for task in tasks), *last),

@@ -53,6 +53,13 @@ def test_a_worker_that_joined_by_a_file_ends_a_minute_after_its_service(
     assert config_of(arguments).dispatcher_gone_ms == seconds * 1000
 
 
+def test_each_tag_is_given_to_the_worker() -> None:
+    arguments = make_parser().parse_args(
+        ["worker", "--dispatcher", "127.0.0.1:5050", "--tag", "COLOCATED", "--tag", "gpu"]
+    )
+    assert config_of(arguments).worker_tags == ("COLOCATED", "gpu")
+
+
 @pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])
 def test_a_time_that_no_clock_can_wait_for_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:

@@ -22,6 +22,7 @@ SECTIONS = {
     "1l": range(192, 202),
     "1m": range(202, 209),
     "1n": range(209, 243),
+    "1o": range(243, 252),
     "1p": range(252, 253),
     "1r": range(304, 315),
     "1t": range(326, 338),
@@ -38,7 +39,6 @@ NOT_HERE = {
     207: "pinned buffers: elements are NumPy arrays in the client's memory; moving them to a device is up to the user",
     208: "hooks on the client's buffer: status() has each client's elements and waiting times",
     313: "a profiler on the worker's port: status() and the dashboard have the times of each operation",
-    330: "dsnb has no deployment modes; target_workers selects the workers to read",
     331: "dsnb does not save datasets through a service; Dataset.cache(where) stores what was produced",
 }
 
@@ -121,6 +121,7 @@ DIFFERS = {
     312: "status() counts the workers, and asks all of them",
     314: "the configuration is refused, before there is a server",
     329: "the number of consumers and the dataset are compared as well",
+    330: "there is no call that returns it: a client gets it when it joins a job, and acts on it",
     336: "finished tasks are known from the state of their job, and dropped with its epoch",
     337: "no version number is compared: a call that the other side does not know raises an error with remedies for "
     "both sides",

@@ -32,9 +32,11 @@ Listed = Callable[..., Cluster]
 def listed(cluster: MakeCluster) -> Listed:
     """Starts a fixed list of workers of which one, or all, or none are of the reader's process."""
 
-    def start(here: int | None = None, *, workers: int = WORKERS, entries: list[str] | None = None) -> Cluster:
+    def start(
+        here: int | None = None, *, workers: int = WORKERS, entries: list[str] | None = None, **dispatcher: Any
+    ) -> Cluster:
         entries = ["localhost:%port%"] * workers if entries is None else entries
-        service = cluster(0, dispatcher={"worker_addresses": entries})
+        service = cluster(0, dispatcher={"worker_addresses": entries, **dispatcher})
         for index in range(workers):
             service.add_worker(remote=index != here)
         return service
@@ -151,6 +153,13 @@ def test_line_217_all_workers_together_have_everything_once(
 def test_line_218_no_local_worker(listed: Listed, folder: Folder) -> None:
     with pytest.raises(InvalidArgumentError, match="Static sharding policy <FILE_OR_DATA> requires local workers"):
         read(folder.read(), listed(None, workers=3).service, FILE_OR_DATA)
+
+
+def test_line_218_no_local_worker_in_a_colocated_deployment(listed: Listed, folder: Folder) -> None:
+    service = listed(None, workers=3, deployment_mode="COLOCATED").service
+    with pytest.raises(InvalidArgumentError, match="Static sharding policy <FILE_OR_DATA> requires local workers"):
+        read(folder.read(), service, FILE_OR_DATA, "AUTO")
+    assert sorted(numbers(read(folder.read(), service, FILE_OR_DATA, "ANY"))) == list(range(100))
 
 
 @pytest.mark.slow

@@ -64,6 +64,16 @@ def test_line_329_all_parameters_that_differ_are_listed(cluster: MakeCluster) ->
         assert told in str(error.value)
 
 
+@pytest.mark.parametrize("mode", [None, "COLOCATED", "REMOTE", "HYBRID"])
+def test_line_330_clients_act_on_the_deployment_mode(cluster: MakeCluster, mode: str | None) -> None:
+    one = cluster(1, dispatcher={"deployment_mode": mode})
+    one.add_worker(remote=True)
+    shards = dsnb.Dataset.range(10).apply(dsnb.distribute(dsnb.ShardingPolicy.DATA, one.service))
+    assert sorted(numbers(shards)) == list(range(0, 10, 2) if mode == "COLOCATED" else range(10))
+    dynamic = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", one.service))
+    assert sorted(numbers(dynamic)) == list(range(10))
+
+
 def test_line_332_no_sharding(cluster: MakeCluster) -> None:
     assert Counter(numbers(job(dsnb.Dataset.range(20), cluster(3).service))) == dict.fromkeys(range(20), 3)
 

@@ -87,6 +87,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         paused_by=job.paused_by,
         consumer_timeout_ms=core.config.consumer_timeout_ms,
         client_timeout_ms=core.config.client_timeout_ms,
+        deployment_mode=core.config.deployment_mode or "",
     )
 
 

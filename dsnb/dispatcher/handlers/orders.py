@@ -72,6 +72,7 @@ def task_infos(core: Context, job: str, iteration: int) -> tuple[TaskInfo, ...]:
             unassigned=task.unassignment is not None,
             needed_from=task.resume_position.index if task.resume_position is not None and past else 0,
             sequence_incarnation=task.sequence_incarnation,
+            worker_tags=state.workers[task.worker].tags if task.unassignment is None else (),
         )
         for task in map(state.tasks.__getitem__, state.iteration(job, iteration).tasks)
     )

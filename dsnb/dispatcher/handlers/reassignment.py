@@ -41,6 +41,7 @@ from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.monitor.formatting import plural
+from dsnb.wire.field_groups import COLOCATED
 from dsnb.wire.messages import IndexRange, JoinRequest, Loss, ReaderPosition, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
@@ -236,12 +237,15 @@ def _needs_same_worker(core: Context, job: Job) -> bool:
 
 
 def _least_busy(core: Context, iteration: Iteration) -> Worker | None:
-    """The available worker with the fewest tasks of an iteration; None if no worker is available."""
+    """The available worker with the fewest tasks of an iteration; None if no worker is available.
+
+    One tagged "COLOCATED" is the last choice, since readers in other processes may leave it out.
+    """
     tasks = [core.state.tasks[task].worker for task in iteration.tasks]
     present = [
         worker for worker in core.state.workers.values() if not worker.draining and not _is_overdue(core, worker)
     ]
-    return min(present, key=lambda worker: tasks.count(worker.uid), default=None)
+    return min(present, key=lambda worker: (COLOCATED in worker.tags, tasks.count(worker.uid)), default=None)
 
 
 def _is_overdue(core: Context, worker: Worker) -> bool:

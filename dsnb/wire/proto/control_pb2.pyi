@@ -253,7 +253,7 @@ class ProviderPosition(_message.Message):
     def __init__(self, repetition: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
 
 class TaskInfo(_message.Message):
-    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended", "unassigned", "needed_from", "sequence_incarnation")
+    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended", "unassigned", "needed_from", "sequence_incarnation", "worker_tags")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     WORKER_UID_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +263,7 @@ class TaskInfo(_message.Message):
     UNASSIGNED_FIELD_NUMBER: _ClassVar[int]
     NEEDED_FROM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WORKER_TAGS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     worker_uid: str
@@ -272,10 +273,11 @@ class TaskInfo(_message.Message):
     unassigned: bool
     needed_from: int
     sequence_incarnation: int
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ..., unassigned: bool = ..., needed_from: _Optional[int] = ..., sequence_incarnation: _Optional[int] = ...) -> None: ...
+    worker_tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ..., unassigned: bool = ..., needed_from: _Optional[int] = ..., sequence_incarnation: _Optional[int] = ..., worker_tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "other_clients", "missing_shards", "loss_count", "report_interval_ms", "instance", "paused_by", "consumer_timeout_ms", "client_timeout_ms")
+    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "other_clients", "missing_shards", "loss_count", "report_interval_ms", "instance", "paused_by", "consumer_timeout_ms", "client_timeout_ms", "deployment_mode")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +291,7 @@ class JoinReply(_message.Message):
     PAUSED_BY_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    DEPLOYMENT_MODE_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     job_name: str
     iteration: int
@@ -302,7 +305,8 @@ class JoinReply(_message.Message):
     paused_by: str
     consumer_timeout_ms: int
     client_timeout_ms: int
-    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ...) -> None: ...
+    deployment_mode: str
+    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ..., deployment_mode: _Optional[str] = ...) -> None: ...
 
 class ClientReport(_message.Message):
     __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns", "origin")
@@ -687,7 +691,7 @@ class TaskReport(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., closing: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume_position: _Optional[_Union[ResumePosition, _Mapping]] = ..., exhausted: bool = ..., missing_elements: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_readers: _Optional[_Iterable[_Union[LostReader, _Mapping]]] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "last_release", "host", "host_id", "python", "notices", "host_use")
+    __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "last_release", "host", "host_id", "python", "notices", "host_use", "tags")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -712,6 +716,7 @@ class WorkerReport(_message.Message):
     PYTHON_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     HOST_USE_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     address: str
@@ -736,7 +741,8 @@ class WorkerReport(_message.Message):
     python: str
     notices: _containers.RepeatedScalarFieldContainer[str]
     host_use: HostUse
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., last_release: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ..., python: _Optional[str] = ..., notices: _Optional[_Iterable[str]] = ..., host_use: _Optional[_Union[HostUse, _Mapping]] = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., ended: _Optional[_Iterable[str]] = ..., seq: _Optional[int] = ..., leaving: bool = ..., draining: bool = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., last_release: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ..., python: _Optional[str] = ..., notices: _Optional[_Iterable[str]] = ..., host_use: _Optional[_Union[HostUse, _Mapping]] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GpuStatus(_message.Message):
     __slots__ = ("name", "busy_percent", "memory_used_bytes", "memory_total_bytes")
@@ -1179,7 +1185,7 @@ class JobStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "host", "host_id")
+    __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "host", "host_id", "tags")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -1206,6 +1212,7 @@ class WorkerStatus(_message.Message):
     IDLE_NS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     uid: str
     address: str
@@ -1232,7 +1239,8 @@ class WorkerStatus(_message.Message):
     idle_ns: int
     host: str
     host_id: str
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., stderr: _Optional[_Iterable[str]] = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., isolation: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[int] = ..., produced: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., busy_ns: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., errors: _Optional[int] = ..., readers: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., stderr: _Optional[_Iterable[str]] = ..., clock_ns: _Optional[int] = ..., late_ns: _Optional[int] = ..., latency_samples: _Optional[int] = ..., cpu_ns: _Optional[int] = ..., cpus: _Optional[int] = ..., idle_ns: _Optional[int] = ..., host: _Optional[str] = ..., host_id: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HostStatus(_message.Message):
     __slots__ = ("memory_used_bytes", "memory_total_bytes", "gpus", "name", "host_id")
