@@ -6,8 +6,10 @@ only hides a worker from the metrics, here it costs the worker its tasks, and a 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Self
+from unittest.mock import patch
 
 import dsnb
 from dsnb.monitor.snapshot import JobStatus, Snapshot
@@ -62,10 +64,10 @@ class Cluster:
             **self._worker_settings,
             **settings,
         }
-        worker = dsnb.WorkerServer(dsnb.WorkerConfig(**config))
+        # Never offered, rather than withdrawn afterwards: a reader may hear of the worker in between.
+        with patch.object(local, "offer") if remote else nullcontext():
+            worker = dsnb.WorkerServer(dsnb.WorkerConfig(**config))
         self.workers.append(worker)
-        if remote:
-            local.withdraw(worker.uid)
         return worker
 
     def restart_worker(self, index: int = 0, *, same_port: bool) -> dsnb.WorkerServer:
