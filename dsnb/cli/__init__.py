@@ -23,6 +23,7 @@ from dsnb.cli import (
     notebook,
     report,
     status,
+    stop,
     top,
     worker,
 )
@@ -93,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dsnb {dsnb.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    of_services = demo, dispatcher, worker, dashboard, status, top, report, jobs
+    of_services = demo, dispatcher, worker, dashboard, status, top, report, jobs, stop
     for module in (*of_services, notebook, cache, certificate, doctor):
         module.add_to(commands)
     return parser

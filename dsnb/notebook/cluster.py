@@ -47,11 +47,21 @@ class Cluster:
                 self.dispatcher.token,
                 lasting=settings.work_dir is not None,
                 certificate=self.dispatcher.certificate,
+                settings=_published(settings),
             )
         except BaseException:
             self.dispatcher.stop()
             raise
         atexit.register(self.stop)
+
+    @property
+    def size(self) -> int:
+        """The number of workers, without those that are leaving."""
+        return self.pool.size
+
+    def scale(self, count: int) -> str:
+        """Start or stop workers until there are `count`; returns what could not be placed, as a sentence."""
+        return self.pool.scale(count)
 
     @property
     def stopped(self) -> bool:
@@ -87,3 +97,12 @@ class Cluster:
         """The settings of these names that were given; the others keep the defaults of the configurations."""
         values = {name: getattr(self.settings, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def _published(settings: ClusterSettings) -> str:
+    """What the connection file says of the settings; nothing unless the service outlives the kernel."""
+    if not settings.outlive_kernel:
+        return ""
+    from dsnb.notebook.detached import settings_to_json
+
+    return settings_to_json(settings)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsnb.arguments import anything, boolean, checked, function_of, integer, number, optional, path, text
 from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError, InvalidArgumentError
@@ -33,6 +33,9 @@ from dsnb.wire.messages import ForgetRequest
 from dsnb.wire.methods import FORGET
 from dsnb.wire.stopped_services import refuse_stopped
 
+if TYPE_CHECKING:
+    from dsnb.notebook.detached import DetachedCluster
+
 _TIMEOUT = number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9)
 _EXPLAIN_SECONDS = number("pass a number of seconds, 1 or more, at most 3,600", above=0.0, most=3600.0)
 _INTERVAL = number("pass a number of seconds above 0, at most 86,400", above=0.0, most=86_400.0)
@@ -49,7 +52,8 @@ class DataService:
         target: The address that it listens on, as in "grpc://127.0.0.1:5050".
         token: The secret that callers must send; keep it private. Empty if none was given or found: each connection
             then looks it up by address.
-        owned: Whether this process started the service; only then does `stop` stop it.
+        owned: Whether this process controls the service, because it started it, or called `start` again for one that
+            outlives its kernel; only then does `stop` stop it.
     """
 
     @checked(
@@ -66,7 +70,7 @@ class DataService:
         name: str,
         target: str,
         token: str | None,
-        cluster: Cluster | None = None,
+        cluster: Cluster | DetachedCluster | None = None,
         dashboard: display.LazyDashboard | None = None,
         card: ServiceCard | None = None,
         writers: list[RunWriter] | None = None,
@@ -84,7 +88,7 @@ class DataService:
 
     @property
     def owned(self) -> bool:
-        """Whether this process started the service, so that `stop` stops it."""
+        """Whether this process controls the service, so that `stop` stops it."""
         return self._cluster is not None
 
     @property
@@ -96,7 +100,7 @@ class DataService:
     def workers(self) -> int:
         """The current number of workers."""
         if self._cluster is not None:
-            return self._cluster.pool.size
+            return self._cluster.size
         return len(self.status().workers)
 
     @checked()
@@ -244,7 +248,7 @@ class DataService:
             self._controls("scale").scale(workers)
             return
         cluster = self._cluster
-        if notice := uninterrupted(lambda: cluster.pool.scale(workers)):
+        if notice := uninterrupted(lambda: cluster.scale(workers)):
             print(f"dsnb: {notice}")
 
     @checked(minimum=optional(worker_count), maximum=worker_count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dsnb.arguments import integer
 from dsnb.errors import InvalidArgumentError
@@ -26,6 +26,20 @@ def worker_limits(name: str, value: Any) -> tuple[int, int]:
     return least, greatest
 
 
+class WorkerCount(NamedTuple):
+    """How many workers were requested, and the limits between which the service may choose."""
+
+    workers: int | None
+    autoscale: tuple[int, int] | None
+
+    def first(self, default: int) -> int:
+        """The number of workers to start with."""
+        if self.workers is not None or self.autoscale is None:
+            return default if self.workers is None else self.workers
+        least, greatest = self.autoscale
+        return min(max(default, least), greatest)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
     """The arguments of `start`, except the name and the number of workers."""
@@ -41,3 +55,4 @@ class ClusterSettings:
     max_readers: int | None = None
     shared_memory_bytes: int | None = None
     consumer_timeout_ms: int | None = None
+    outlive_kernel: bool = False

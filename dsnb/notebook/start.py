@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from dsnb.arguments import boolean, checked, integer, milliseconds, nbytes, one_of, optional, path
 from dsnb.errors import FailedPreconditionError
 from dsnb.launchers.choice import launcher_for, launcher_or_none
 from dsnb.launchers.launcher import Launcher
-from dsnb.notebook.settings import ClusterSettings, worker_count, worker_limits
+from dsnb.notebook.settings import ClusterSettings, WorkerCount, worker_count, worker_limits
 from dsnb.notebook.uninterruptible import run_uninterruptible as uninterrupted
 from dsnb.wire import discovery, forks
 from dsnb.wire.addresses import listen_host, ports, token
@@ -47,6 +47,7 @@ _lock = threading.RLock()
     max_readers=optional(integer(1, 1_000_000)),
     shared_memory_bytes=optional(integer(0)),
     consumer_timeout_ms=optional(milliseconds),
+    outlive_kernel=boolean,
 )
 def start(
     workers: int | None = None,
@@ -64,6 +65,7 @@ def start(
     max_readers: int | None = None,
     shared_memory_bytes: int | None = None,
     consumer_timeout_ms: int | None = None,
+    outlive_kernel: bool = False,
     replace: bool = False,
 ) -> DataService:
     """Start a data service: a dispatcher in this process, and workers as threads or child processes.
@@ -98,6 +100,9 @@ def start(
             default 256 MiB or a quarter of the host's memory, whichever is less; 0 disables it.
         consumer_timeout_ms: How long a consumer of a coordinated read waits for a round before it raises an error that
             names the missing consumers; two minutes by default.
+        outlive_kernel: Whether the service runs in processes of its own, also its dispatcher, so that it survives the
+            end or a restart of this kernel. `start` with the same name, in any kernel of this user on this host, finds
+            it again; without a name, the first such service. It runs until `stop` is called, or `dsnb stop NAME`.
         replace: Whether a service with changed settings may replace one that still has clients.
 
     Returns:
@@ -116,7 +121,7 @@ def start(
         [0, 1, 2]
     """
     settings = ClusterSettings(
-        isolation=isolation,
+        isolation="process" if outlive_kernel else isolation,
         on=on,
         port=cast("int | str", port),  # `ports` has replaced a range by text
         host=host or LOOPBACK,
@@ -127,39 +132,55 @@ def start(
         max_readers=max_readers,
         shared_memory_bytes=shared_memory_bytes,
         consumer_timeout_ms=consumer_timeout_ms,
+        outlive_kernel=outlive_kernel,
     )
     forks.check_grpc()
     with _lock:
-        known = _running.get(name) if name is not None else next(iter(_running.values()), None)
-        count = _WorkerCount(workers, autoscale)
+        known = _known(name) or (_attach(name) if outlive_kernel else None)
+        count = WorkerCount(workers, autoscale)
         if known is None:
             return _start(name, count, settings)
         changed = _changed_settings(known.settings, settings)
         return _replace(known, count, settings, changed, replace) if changed else _reuse(known, count)
 
 
-class _WorkerCount(NamedTuple):
-    """How many workers were requested, and the limits between which the service may choose."""
-
-    workers: int | None
-    autoscale: tuple[int, int] | None
-
-    def first(self, default: int) -> int:
-        """The number of workers to start with."""
-        if self.workers is not None or self.autoscale is None:
-            return default if self.workers is None else self.workers
-        least, greatest = self.autoscale
-        return min(max(default, least), greatest)
-
-    def switch_autoscaling(self, service: DataService) -> None:
-        if self.autoscale is not None:
-            service.autoscale(*self.autoscale)
-        elif service.status().autoscale is not None:
-            service.autoscale(None)
+def _known(name: str | None) -> DataService | None:
+    """The service of this process with this name, or its only one. One that was stopped elsewhere is forgotten."""
+    for ended in [known for known, service in _running.items() if service.stopped]:
+        _forget(ended)
+    return _running.get(name) if name is not None else next(iter(_running.values()), None)
 
 
-def _start(name: str | None, count: _WorkerCount, settings: ClusterSettings) -> DataService:
+def _attach(name: str | None) -> DataService | None:
+    """The service of this user that outlives its kernels, under this name, or any of them; None if none runs."""
+    from dsnb.notebook.detached import find_detached
+
+    connection = find_detached(name)
+    return None if connection is None else _detached_service(connection)
+
+
+def _detached_service(connection: discovery.Connection) -> DataService:
+    from dsnb.notebook.detached import DetachedCluster
+    from dsnb.notebook.service import DataService
+
+    cluster = DetachedCluster(connection, lambda: _forget(connection.name))
+    service = _running[connection.name] = DataService(connection.name, connection.target, connection.token, cluster)
+    return service
+
+
+def _start(name: str | None, count: WorkerCount, settings: ClusterSettings) -> DataService:
     """Start a new service; on an error or an interrupt, undo everything that was started."""
+    if settings.outlive_kernel:
+        from dsnb.notebook.detached import start_detached
+
+        return uninterrupted(
+            lambda: _detached_service(start_detached(name, count, settings)), undo=lambda service: service.stop()
+        )
+    return start_here(name, count, settings)
+
+
+def start_here(name: str | None, count: WorkerCount, settings: ClusterSettings) -> DataService:
+    """Start a new service with its dispatcher in this process."""
     launcher = launcher_for(settings.on, settings.isolation)
 
     def start_or_undo() -> DataService:
@@ -215,12 +236,15 @@ def _changed_settings(running: ClusterSettings, requested: ClusterSettings) -> l
     return [name for name in given if getattr(requested, name) != getattr(running, name)]
 
 
-def _reuse(service: DataService, count: _WorkerCount) -> DataService:
+def _reuse(service: DataService, count: WorkerCount) -> DataService:
     """Give the running service the requested number of workers, or the limits for it, and return it."""
+    if service.settings.outlive_kernel and count == WorkerCount(None, None):
+        print(f"dsnb: the service {service.name!r} is already running")  # as somebody else may have scaled it
+        return service.borrowed()
     before = service.workers
     # A service that autoscales already has moved on from the number in the cell.
     autoscales_already = count.autoscale is not None and service.status().autoscale is not None
-    count.switch_autoscaling(service)
+    _switch_autoscaling(service, count.autoscale)
     workers = before if autoscales_already else count.first(launcher_for(service.settings.on, "").default_count())
     if workers != before:
         service.scale(workers)
@@ -229,8 +253,15 @@ def _reuse(service: DataService, count: _WorkerCount) -> DataService:
     return service.borrowed()
 
 
+def _switch_autoscaling(service: DataService, limits: tuple[int, int] | None) -> None:
+    if limits is not None:
+        service.autoscale(*limits)
+    elif service.status().autoscale is not None:
+        service.autoscale(None)
+
+
 def _replace(
-    old: DataService, count: _WorkerCount, settings: ClusterSettings, changed: list[str], forced: bool
+    old: DataService, count: WorkerCount, settings: ClusterSettings, changed: list[str], forced: bool
 ) -> DataService:
     """Replace a running service by one with other settings, unless it has clients and `forced` is false."""
     *others, last = (f"`{name}`" for name in changed)

@@ -46,6 +46,7 @@ class Connection:
         started: When that process started, as `dsnb.processes.start_time` reports it.
         lasting: Whether the service keeps its state in a folder, so that it may be restarted after its process ends.
         certificate: Its certificate with the key, in PEM format; empty if its connections are not encrypted.
+        settings: If the service outlives the kernel that started it: the arguments of `start`, as JSON; else empty.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Connection:
     started: str
     lasting: bool = False
     certificate: str = field(default="", repr=False)
+    settings: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ _KINDS = {
     "started": str,
     "lasting": bool,
     "certificate": str,
+    "settings": str,
 }
 
 
@@ -126,8 +129,10 @@ def claim(name: str | None = None) -> Connection:
         return _write(folder, name, "", "")
 
 
-def publish(name: str, target: str, token: str, *, lasting: bool = False, certificate: str = "") -> Connection:
-    """Write the connection file of a service of this process; `lasting` if it can be restarted from its folder.
+def publish(
+    name: str, target: str, token: str, *, lasting: bool = False, certificate: str = "", settings: str = ""
+) -> Connection:
+    """Write the connection file of a service of this process; the arguments are the attributes of `Connection`.
 
     Raises:
         AlreadyExistsError: another service has the name.
@@ -138,12 +143,12 @@ def publish(name: str, target: str, token: str, *, lasting: bool = False, certif
         # May be replaced: the file of a dead process, one with the same target, and this process's own claim.
         if (
             there is not None
-            and _is_alive(there)
+            and is_alive(there)
             and there.target != target
             and not (_is_own(there) and not there.target)
         ):
             raise _name_taken_error(there)
-        return _write(folder, name, target, token, lasting=lasting, certificate=certificate)
+        return _write(folder, name, target, token, lasting=lasting, certificate=certificate, settings=settings)
 
 
 def retract(connection: Connection) -> None:
@@ -157,7 +162,7 @@ def retract(connection: Connection) -> None:
 def read(name: str) -> Connection | None:
     """The connection of a running service, by name; None if there is none. Removes the files of dead processes."""
     connection = _parse(_path(name))
-    if connection is not None and not _is_alive(connection):
+    if connection is not None and not is_alive(connection):
         remove_stale()
         return None
     return connection
@@ -177,7 +182,7 @@ def remove_stale() -> list[Connection]:
             path.unlink(missing_ok=True)
         for path in sorted(folder.glob("*.json")):
             connection = _parse(path)
-            if connection is not None and not _is_alive(connection):
+            if connection is not None and not is_alive(connection):
                 path.unlink(missing_ok=True)
                 removed.append(connection)
     return removed
@@ -222,7 +227,14 @@ def _try_lock(handle: int) -> bool:
 
 
 def _write(
-    folder: Path, name: str, target: str, token: str, *, lasting: bool = False, certificate: str = ""
+    folder: Path,
+    name: str,
+    target: str,
+    token: str,
+    *,
+    lasting: bool = False,
+    certificate: str = "",
+    settings: str = "",
 ) -> Connection:
     connection = Connection(
         name=name,
@@ -232,6 +244,7 @@ def _write(
         started=start_time(os.getpid()),
         lasting=lasting,
         certificate=certificate,
+        settings=settings,
     )
     # A temporary file with mode 0600, then renamed: no process sees a part of it, and only its owner reads the token.
     handle, path = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY_PREFIX, suffix=".tmp")
@@ -254,7 +267,8 @@ def _parse(path: Path) -> Connection | None:
         return None
     if not isinstance(fields, dict):
         return None
-    fields.setdefault("certificate", "")  # a service of an older version of dsnb has none
+    for missing in ("certificate", "settings"):  # a service of an older version of dsnb has none
+        fields.setdefault(missing, "")
     if {key: type(value) for key, value in fields.items()} != _KINDS:
         return None
     connection = Connection(**fields)
@@ -266,15 +280,16 @@ def _live_connections(folder: Path) -> list[Connection]:
         paths = sorted(folder.glob("*.json"))
     except OSError:
         return []
-    return [found for found in map(_parse, paths) if found is not None and _is_alive(found)]
+    return [found for found in map(_parse, paths) if found is not None and is_alive(found)]
 
 
-def _is_alive(connection: Connection) -> bool:
+def is_alive(connection: Connection) -> bool:
+    """Whether the process of a service runs."""
     return start_time(connection.pid) == connection.started
 
 
 def _is_own(connection: Connection) -> bool:
-    return connection.pid == os.getpid() and _is_alive(connection)
+    return connection.pid == os.getpid() and is_alive(connection)
 
 
 def _name_taken_error(there: Connection) -> AlreadyExistsError:
@@ -359,7 +374,7 @@ def stop_reason(connection: Connection) -> str:
     """Why a service has ended, as in "its process 123 is gone"; empty while it runs or may be restarted."""
     if connection.lasting:
         return ""
-    if not _is_alive(connection):
+    if not is_alive(connection):
         return f"its process {connection.pid} is gone"
     return "" if _parse(_path(connection.name)) == connection else "it was stopped"
 
