@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from dsnb.wire.lifecycle import SIGNAL_POLL_S, SignalEvent
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_POLL_INTERVAL_S = 0.5
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def drain_and_stop_events() -> Iterator[tuple[threading.Event, threading.Event]]
 
     Once `stop` is set, the original handlers are restored, so a further signal ends the process immediately.
     """
-    drain, stop = threading.Event(), threading.Event()
+    drain, stop = SignalEvent(), SignalEvent()
 
     def on_signal(number: int) -> bool:
         last = number == signal.SIGINT or drain.is_set()
@@ -32,7 +33,7 @@ def drain_and_stop_events() -> Iterator[tuple[threading.Event, threading.Event]]
 @contextmanager
 def stop_event() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C or SIGTERM sets. A second signal ends the process immediately."""
-    event = threading.Event()
+    event = SignalEvent()
 
     def on_signal(_number: int) -> bool:
         event.set()
@@ -88,11 +89,9 @@ def wait_until_stopped(
         stop.set()
 
     threading.Thread(target=watch, name="dsnb-cli-watch", daemon=True).start()
-    while not stop.wait(_POLL_INTERVAL_S):
+    while not stop.wait(SIGNAL_POLL_S):
         if drain is not None and drain.is_set():
             drain = None
             start_draining()
-        # Wake up regularly: if another thread received the signal (as after SIGCONT), Python runs the handler only
-        # when the main thread executes bytecode.
     for reason in reasons:
         raise reason

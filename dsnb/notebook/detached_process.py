@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from dsnb.notebook.detached import log_path
 from dsnb.notebook.settings import ClusterSettings, WorkerCount
 from dsnb.wire import discovery
 from dsnb.wire.discovery import Connection
+from dsnb.wire.lifecycle import SIGNAL_POLL_S, SignalEvent
 
 if TYPE_CHECKING:
     from dsnb.notebook.service import DataService
@@ -28,7 +28,7 @@ def main() -> int:
     if os.fork():
         os._exit(0)
     os.setsid()
-    stop = threading.Event()
+    stop = SignalEvent()
 
     def request_stop(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
@@ -42,8 +42,9 @@ def main() -> int:
         return 1
     log = log_path(connection.name)
     _redirect(sys.stderr, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-    if _send(reply, connection):
-        stop.wait()
+    wanted = _send(reply, connection)
+    while wanted and not stop.wait(SIGNAL_POLL_S):
+        pass
     service.stop()
     log.unlink(missing_ok=True)
     return 0

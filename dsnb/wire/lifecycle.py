@@ -15,6 +15,23 @@ _WAIT_S = 10.0
 _POLL_INTERVAL_S = 0.05
 
 
+SIGNAL_POLL_S = 0.5
+"""How often the main thread wakes up for signals: if another thread received one (as after SIGCONT), Python runs the
+handler only when the main thread executes bytecode."""
+
+
+class SignalEvent(threading.Event):
+    """An event that a signal handler may set.
+
+    Python runs handlers in the main thread, perhaps while that thread waits for this very event and holds its lock. The
+    lock is re-entrant, so that the handler does not wait for itself for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = threading.Condition(threading.RLock())
+
+
 class StopOnce:
     """Stops a server once, from any thread.
 

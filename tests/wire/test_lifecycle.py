@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import signal
 import threading
 
 import pytest
 
 from dsnb.wire.lifecycle import StopOnce
+from tests.support.processes import python_process
 from tests.support.waiting import wait_for
 
 
@@ -45,3 +47,25 @@ def test_what_is_done_under_the_lock_is_done_before_the_end_begins() -> None:
         assert not ending.requested.is_set()
     thread.join(5.0)
     assert ending.requested.is_set()
+
+
+WAITS_FOR_SIGNALS = """
+import os, signal, time
+from dsnb.wire.lifecycle import SignalEvent
+
+event, got = SignalEvent(), 0
+signal.signal(signal.SIGUSR1, lambda *_: event.set())
+print("READY", flush=True)
+while got < 2_000:
+    got += event.wait(0.001)
+    event.clear()
+os._exit(0)  # at once: the interpreter's end would give the signal its default effect
+"""
+
+
+def test_a_signal_may_come_at_any_moment_of_a_wait() -> None:
+    with python_process(WAITS_FOR_SIGNALS) as process:
+        while process.popen.poll() is None:
+            process.popen.send_signal(signal.SIGUSR1)
+            threading.Event().wait(0.0005)
+        assert (process.wait_for_exit(), process.stderr) == (0, "")
