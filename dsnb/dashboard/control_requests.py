@@ -25,6 +25,8 @@ DEADLINE_S = 5.0
 OUTCOME_SHOWN_S = 10.0
 """How long pages show the outcome of a request, in seconds."""
 
+_MOST_WORKERS = 1_000
+
 MAX_OUTCOMES = 4
 """The maximum number of kept outcomes, and of pending requests."""
 
@@ -97,6 +99,16 @@ ACTIONS: Mapping[str, Action] = {
         call=lambda c, n: c.scale(int(n["workers"])),
         pending_text="scaling to {workers} workers",
         done_text="there are {word}",
+    ),
+    "autoscale": Action(
+        call=lambda c, n: c.autoscale(1, int(n["maximum"])),
+        pending_text="switching autoscaling on",
+        done_text="autoscaling is on, from 1 to {maximum} workers",
+    ),
+    "fix": Action(
+        call=lambda c, _n: c.autoscale(0, 0),
+        pending_text="switching autoscaling off",
+        done_text="autoscaling is off",
     ),
     "peek": Action(
         call=lambda c, n: c.peek(n["job"]),
@@ -225,6 +237,9 @@ def subject_exists(snapshot: Snapshot | None, request: Request) -> bool:
         return False
     if "trainer" in names and (job is None or job.trainer(names["trainer"]) is None):
         return False
-    if "workers" in names and not (snapshot.scalable and names["workers"].isdecimal()):
+    counts = [names[kind] for kind in ("workers", "maximum") if kind in names]
+    if not all(count.isdecimal() and int(count) <= _MOST_WORKERS for count in counts):
+        return False
+    if request.action in ("scale", "autoscale", "fix") and not snapshot.scalable:
         return False
     return "worker" not in names or any(worker.name == names["worker"] for worker in snapshot.workers)

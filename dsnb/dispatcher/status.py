@@ -84,6 +84,7 @@ def snapshot(
         jobs=tuple(_job(core, job, statistics.job(job.name), split_history, one_host=one_host) for job in jobs),
         events=tuple(events),
         scalable=worker_pool is not None,
+        launcher=worker_pool.launcher_name if worker_pool is not None else "",
         autoscale=autoscale,
         older=_older(core, statistics, freed[:-JOBS_KEPT]),
         hosts=_hosts(statistics.workers[worker.uid] for worker in workers if worker.uid in statistics.workers),

@@ -8,6 +8,11 @@ from typing import Protocol
 class WorkerPool(Protocol):
     """Starts and stops workers. The dispatcher calls it before it sends a worker the order to drain or leave."""
 
+    @property
+    def launcher_name(self) -> str:
+        """What starts the workers, in words that follow "started by"."""
+        ...
+
     def stderr_of(self, uid: str) -> tuple[str, ...]:
         """The last lines that the worker with this uid wrote to its standard error."""
         ...

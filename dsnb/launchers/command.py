@@ -6,7 +6,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dsnb.arguments import checked, each, short_repr, text
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
@@ -48,6 +48,7 @@ class Command(Launcher):
         Command(argv=('srun', '-n1', '-c4', 'python', '-m', 'dsnb.worker', '{arguments}'))
     """
 
+    name: ClassVar[str] = "a command"
     argv: Sequence[str]
 
     @checked(host=text)

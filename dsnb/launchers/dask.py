@@ -123,6 +123,8 @@ class DaskPool:
         config: The settings of each worker, except its name.
     """
 
+    launcher_name = "Dask"
+
     def __init__(self, client: Any, cluster: Any, dispatcher: DispatchServer, config: WorkerConfig) -> None:
         self._client = client
         self._cluster = cluster

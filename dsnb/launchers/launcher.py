@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.worker.config import WorkerConfig
@@ -81,10 +81,12 @@ class Launcher(ABC):
     """Starts workers somewhere; the base class of `dsnb.launchers.Ray`, `Dask` and `Command`.
 
     Attributes:
+        name: What it is called in the status, in words that follow "started by".
         isolation: "thread" if the workers run in this process, else "process".
         stop_timeout_s: How long workers may take to stop before they are ended by force, in seconds.
     """
 
+    name: ClassVar[str] = "a launcher"
     isolation = "process"
     stop_timeout_s = 5.0
 

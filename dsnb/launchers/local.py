@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class Threads(Launcher):
     """Runs workers as threads of this process. They start at once and compete for its GIL."""
 
+    name = "this process"
     isolation = "thread"
     stop_timeout_s = 2.0
 
@@ -57,6 +58,8 @@ class ThreadWorker:
 
 class Processes(Launcher):
     """Runs workers as child processes, which end with this process."""
+
+    name = "this process"
 
     def __init__(self) -> None:
         self._prestarted: list[WorkerProcess] = []

@@ -43,6 +43,11 @@ class LaunchedPool:
         self._restart_budget = RestartBudget(_MAX_RESTARTS, _RESTART_WINDOW_S)
 
     @property
+    def launcher_name(self) -> str:
+        """What starts the workers, in words that follow "started by"."""
+        return self._launcher.name
+
+    @property
     def size(self) -> int:
         """The number of workers, without those that are leaving."""
         return len(self._workers)

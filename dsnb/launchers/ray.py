@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from dsnb import errors
 from dsnb.arguments import checked, number, optional, text
@@ -73,6 +73,7 @@ class Ray(Launcher):
         4294967296
     """
 
+    name: ClassVar[str] = "Ray"
     num_cpus: float = 1.0
     memory: int | str | None = None
     resources: Mapping[str, float] | None = field(default=None, hash=False)

@@ -394,6 +394,7 @@ class Snapshot(StatusRecord, frozen=True, kw_only=True):
         jobs: The jobs with readers, and the newest hundred of those without.
         older: Totals of the finished jobs before these. A job that is read again returns to `jobs`.
         scalable: Whether the service starts its workers itself, so that their number can be changed.
+        launcher: What starts them, as in "Ray"; empty if the service does not start its workers itself.
         network: "loopback" if only this machine can connect; otherwise "tls", or "plain" if connections are not
             encrypted.
         autoscale: The automatic choice of their number; None while it is off.
@@ -410,6 +411,7 @@ class Snapshot(StatusRecord, frozen=True, kw_only=True):
     jobs: tuple[JobStatus, ...] = ()
     events: tuple[EventStatus, ...] = ()
     scalable: bool = False
+    launcher: str = ""
     older: OlderJobs | None = None
     network: str = "loopback"
     autoscale: AutoscaleStatus | None = None

@@ -24,8 +24,9 @@ from dsnb.dashboard.panels.verdict import job_verdicts
 from dsnb.dashboard.panels.waits import waits
 from dsnb.dashboard.panels.workers import workers
 from dsnb.dashboard.view import ControlState, Selection, View, view
-from dsnb.monitor.snapshot import EventStatus, HostStatus, Snapshot, SplitStatus
+from dsnb.monitor.snapshot import AutoscaleStatus, EventStatus, HostStatus, Snapshot, SplitStatus
 from dsnb.wire.host_use import GpuStatus
+from dsnb.wire.link import LinkReport
 from tests.dashboard.snapshots import SECOND, job, place, seen, snapshot, stage, task, trainer, worker
 
 
@@ -235,6 +236,37 @@ def test_a_host_of_an_older_worker_is_shown_with_what_its_workers_use() -> None:
     made = workers(seen(snapshot(workers=(worker(rss_bytes=5_000_000),))))
     assert "workers use 5.0 MB of memory" in text(made)
     assert "host_memory" not in made
+
+
+def test_workers_of_several_hosts_are_grouped_by_host_with_what_they_send() -> None:
+    def at(seconds: int) -> Snapshot:
+        sent = {"sent_bytes": 2_000_000 * seconds, "clock_ns": seconds * SECOND}
+        found = tuple(
+            worker(f"w{number}", uid=f"u{number}", host=f"node{number % 2}", host_id=f"i{number % 2}", pid=number,
+                   address=f"10.0.0.{number % 2}:500{number}", **sent)
+            for number in range(3)
+        )  # fmt: skip
+        links = (LinkReport(worker="w0", transfer="shared_memory"), LinkReport(worker="w1", transfer="grpc"))
+        return snapshot(seconds, workers=found, jobs=(job(links=links),), network="tls", launcher="Ray", scalable=True)
+
+    made = workers(seen(at(1), at(2)))
+    assert made.index("node0") < made.index('data-worker="w0"') < made.index('data-worker="w2"') < made.index("node1")
+    shown = text(made)
+    assert "10.0.0.0, 2 workers" in shown
+    assert "sends 4.0 MB/s by shared memory" in shown
+    assert "sends 2.0 MB/s by gRPC, encrypted" in shown
+    assert "started by Ray" in shown
+
+
+def test_autoscaling_is_switched_on_and_off_on_the_page() -> None:
+    one = {"workers": (worker(),), "scalable": True}
+    off = workers(seen(snapshot(**one), control=ControlState(allowed=True)))
+    assert ('data-do="autoscale"' in off, 'data-do="fix"' in off) == (True, False)
+    limits = AutoscaleStatus(minimum=1, maximum=8, wanted=3, reason="the readers wait")
+    on = workers(seen(snapshot(**one, autoscale=limits), control=ControlState(allowed=True)))
+    assert ('data-do="autoscale"' in on, 'data-do="fix"' in on) == (False, True)
+    assert "autoscaling 1 to 8, 3 wanted" in text(on)
+    assert 'title="the readers wait"' in on
 
 
 def test_a_finished_job_is_greyed_and_cannot_be_cancelled() -> None:

@@ -22,6 +22,8 @@ _TOOLTIPS = {
     "remove": "remove {worker} at once: other workers continue its tasks; what they cannot produce again is lost",
     "peek": "show the newest elements of {job}; its readers get all of them nevertheless",
     "scale": "change the number of workers to {workers}",
+    "autoscale": "choose the number of workers automatically, 1 to {maximum}",
+    "fix": "keep the present number of workers",
 }
 
 

@@ -8,9 +8,9 @@ from dsnb.dashboard.markup import Html, join, tag
 from dsnb.dashboard.panels.buttons import button, buttons
 from dsnb.dashboard.panels.tables import empty_message, heading, name_markup, table
 from dsnb.dashboard.view import View
-from dsnb.monitor.formatting import format_bytes, natural_sort_key
+from dsnb.monitor.formatting import format_bytes, natural_sort_key, plural
 from dsnb.monitor.hosts import busy_text, memory_text
-from dsnb.monitor.snapshot import HostStatus, WorkerStatus
+from dsnb.monitor.snapshot import HostStatus, Snapshot, WorkerStatus
 from dsnb.monitor.tables import worker_table
 from dsnb.wire.host_use import GpuStatus, HostUse
 
@@ -30,6 +30,11 @@ COLUMNS = {
 }
 """The columns by field, with their CSS classes."""
 
+_MOST_WORKERS = 32
+"""The greatest number of workers after a press of "autoscale"; as `DataService.autoscale` has it."""
+_TRANSFERS = {"local": "reference", "shared_memory": "shared memory", "grpc": "gRPC"}
+_ENCRYPTED = {"tls": ", encrypted", "plain": ", not encrypted", "loopback": ""}
+
 
 def workers(view: View) -> Html:
     title = heading("Workers", "the processes and threads that run pipelines", _scale(view))
@@ -38,17 +43,20 @@ def workers(view: View) -> Html:
         return join(
             title, empty_message("No workers: svc.scale(2) starts two." if view.snapshot else "No service yet.")
         )
-    ordered = sorted(found, key=lambda worker: natural_sort_key(worker.name))
-    running = {worker.name for worker in found if worker.state == "running"}
-    return join(
-        title,
-        table(
-            "worker",
-            worker_table(ordered, COLUMNS, view.known_rates),
-            COLUMNS,
-            actions=lambda name: _buttons(view, name, running=name in running),
-        ),
-        *(_host(view, key, here) for key, here in _by_host(ordered).items()),
+    hosts = _by_host(sorted(found, key=lambda worker: natural_sort_key(worker.name)))
+    if len(hosts) == 1:
+        ((key, here),) = hosts.items()
+        return join(title, _table(view, here), _host(view, key, here))
+    return join(title, *(join(_host(view, key, here, _place(here)), _table(view, here)) for key, here in hosts.items()))
+
+
+def _table(view: View, here: Sequence[WorkerStatus]) -> Html:
+    running = {worker.name for worker in here if worker.state == "running"}
+    return table(
+        "worker",
+        worker_table(here, COLUMNS, view.known_rates),
+        COLUMNS,
+        actions=lambda name: _buttons(view, name, running=name in running),
     )
 
 
@@ -59,15 +67,33 @@ def _by_host(found: Iterable[WorkerStatus]) -> dict[str, list[WorkerStatus]]:
     return hosts
 
 
-def _host(view: View, key: str, here: Sequence[WorkerStatus]) -> Html | None:
+def _host(view: View, key: str, here: Sequence[WorkerStatus], place: Html | None = None) -> Html | None:
     """What is used of one host, and how much of that its workers use; None if nothing is known."""
     hosts = view.snapshot.hosts if view.snapshot else ()
     use = next((host for host in hosts if host.host_id == key), HostStatus())
-    gauges = [*_cpu_gauge(view, here), *_memory_gauge(here, use), *_gpu_gauges(use.gpus)]
-    if not gauges:
+    gauges = [*_cpu_gauge(view, here), *_memory_gauge(here, use), *_gpu_gauges(use.gpus), *_link_gauge(view, here)]
+    if not gauges and place is None:
         return None
     name = here[0].host or here[0].address.rpartition(":")[0]
-    return tag("div", name_markup(name), *gauges, class_="host", data_host=name, data_key=f"host {key}")
+    return tag("div", name_markup(name), place, *gauges, class_="host", data_host=name, data_key=f"host {key}")
+
+
+def _place(here: Sequence[WorkerStatus]) -> Html:
+    """The addresses of a host's workers, without their ports, and how many workers there are."""
+    addresses = sorted({worker.address.rpartition(":")[0] for worker in here})
+    return tag("span", ", ".join(addresses), ", ", plural(len(here), "worker"), class_="unit")
+
+
+def _link_gauge(view: View, here: Sequence[WorkerStatus]) -> Iterator[Html]:
+    """How much the workers of a host send to readers, by which transfers, and whether that is encrypted."""
+    names, jobs = {worker.name for worker in here}, view.snapshot.jobs if view.snapshot else ()
+    transfers = {link.transfer for job in jobs if job.clients for link in job.links if link.worker in names}
+    if view.measured and transfers:
+        sent = sum(view.rates.worker(worker.uid).sent_bytes for worker in here)
+        words = [_TRANSFERS[transfer] for transfer in _TRANSFERS if transfer in transfers]
+        if "grpc" in transfers and view.snapshot is not None:
+            words[-1] += _ENCRYPTED[view.snapshot.network]
+        yield _gauge(tag("span", f"sends {format_bytes(sent)}/s by {' and '.join(words)}", data_field="host_links"))
 
 
 def _cpu_gauge(view: View, here: Sequence[WorkerStatus]) -> Iterator[Html]:
@@ -117,12 +143,24 @@ def _meter(field: str, text: str, used: float, total: float) -> Html:
 
 
 def _scale(view: View) -> Html | None:
-    """Buttons for one worker more or less; None unless the service starts its workers itself."""
-    if view.snapshot is None or not view.snapshot.scalable:
+    """Buttons for one worker more or less, and for autoscaling; None unless the service starts its workers itself."""
+    snapshot = view.snapshot
+    if snapshot is None or not snapshot.scalable:
         return None
-    running = sum(worker.state == "running" for worker in view.snapshot.workers)
+    running = sum(worker.state == "running" for worker in snapshot.workers)
     less = button(view, "scale", "− worker", workers=str(running - 1)) if running else None
-    return buttons(less, button(view, "scale", "+ worker", workers=str(running + 1)))
+    more = button(view, "scale", "+ worker", workers=str(running + 1))
+    limits = snapshot.autoscale
+    if limits is None:
+        most = str(max(_MOST_WORKERS, running))
+        return join(_launcher(snapshot), buttons(less, more, button(view, "autoscale", "autoscale", maximum=most)))
+    text = f"autoscaling {limits.minimum} to {limits.maximum}, {limits.wanted} wanted"
+    shown = tag("span", text, class_="hint", title=limits.reason or None, data_field="autoscale")
+    return join(_launcher(snapshot), shown, buttons(less, more, button(view, "fix", "stop autoscaling")))
+
+
+def _launcher(snapshot: Snapshot) -> Html | None:
+    return tag("span", f"started by {snapshot.launcher}", class_="hint") if snapshot.launcher else None
 
 
 def _buttons(view: View, name: str, *, running: bool) -> Html:

@@ -1291,7 +1291,7 @@ class AutoscaleStatus(_message.Message):
     def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., wanted: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events", "scalable", "older", "network", "autoscale", "hosts")
+    __slots__ = ("version", "seq", "time", "service", "target", "started", "workers", "jobs", "events", "scalable", "older", "network", "autoscale", "hosts", "launcher")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
@@ -1306,6 +1306,7 @@ class Snapshot(_message.Message):
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     AUTOSCALE_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHER_FIELD_NUMBER: _ClassVar[int]
     version: int
     seq: int
     time: float
@@ -1320,4 +1321,5 @@ class Snapshot(_message.Message):
     network: str
     autoscale: AutoscaleStatus
     hosts: _containers.RepeatedCompositeFieldContainer[HostStatus]
-    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ..., scalable: bool = ..., older: _Optional[_Union[OlderJobs, _Mapping]] = ..., network: _Optional[str] = ..., autoscale: _Optional[_Union[AutoscaleStatus, _Mapping]] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ...) -> None: ...
+    launcher: str
+    def __init__(self, version: _Optional[int] = ..., seq: _Optional[int] = ..., time: _Optional[float] = ..., service: _Optional[str] = ..., target: _Optional[str] = ..., started: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventStatus, _Mapping]]] = ..., scalable: bool = ..., older: _Optional[_Union[OlderJobs, _Mapping]] = ..., network: _Optional[str] = ..., autoscale: _Optional[_Union[AutoscaleStatus, _Mapping]] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., launcher: _Optional[str] = ...) -> None: ...
