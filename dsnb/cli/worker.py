@@ -77,7 +77,7 @@ def add_to(commands: Commands) -> None:
         type=parse_seconds,
         metavar="SECONDS",
         help="how long the dispatcher and all clients must be gone before the worker ends "
-        "(default: 60 with --join, because the worker belongs to that service; otherwise 600)",
+        "(default: 50 with --join, because the worker belongs to that service; otherwise 600)",
     )
     add_token_file(parser)
     add_json(parser, "print the line as JSON, with `address` and `dispatcher`")

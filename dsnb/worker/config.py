@@ -54,9 +54,9 @@ def _existing_folder(name: str, value: Any) -> str:
     return folder
 
 
-LAUNCHED_WORKER_GONE_MS = 60_000
+LAUNCHED_WORKER_GONE_MS = 50_000
 """`dispatcher_gone_ms` of workers that belong to one service, those of `dsnb.start` and those that join by a join file:
-they may run on rented machines."""
+they may run on rented machines. Less than a minute, so that nothing is left of them after a minute."""
 
 
 @checked(

@@ -36,7 +36,7 @@ def test_a_name_is_looked_up() -> None:
 @pytest.mark.parametrize(
     "options,seconds",
     [
-        (["--join", "FILE"], 60),
+        (["--join", "FILE"], 50),
         (["--dispatcher", "127.0.0.1:5050"], 600),
         (["--join", "FILE", "--dispatcher-gone", "1.5"], 1.5),
     ],

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tests.support.kernel import Kernel
 
 READY_S = 180.0
-GONE_S = 60.0
+GONE_S = 50.0
 """The promise: launched workers end so long after their dispatcher is gone."""
 _ENDING_S = 30.0
 """What ending, and finding that out, may take on a busy machine."""
