@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
-from typing import Any, NoReturn
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from dsnb import errors
 from dsnb.client import notices
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import PAD, ReadOptions, ServiceAddress
+from dsnb.client.position import StartPosition, encode_end, encode_rounds
 from dsnb.client.rounds import ConsumerRounds
 from dsnb.client.service_stage import JobReader
 from dsnb.client.session import UNREACHABLE_TIMEOUT_S, JobClock, join, open_control_stream
@@ -44,8 +46,16 @@ from dsnb.wire import discovery
 from dsnb.wire.channel import open_channel
 from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.codec import decode
-from dsnb.wire.messages import ClientReport, ClientUpdate, Empty, EndRequest, Loss
-from dsnb.wire.methods import CONFIRM_END, STATUS
+from dsnb.wire.messages import (
+    ClientReport,
+    ClientUpdate,
+    Empty,
+    EndRequest,
+    IterationPosition,
+    Loss,
+    PositionRequest,
+)
+from dsnb.wire.methods import CONFIRM_END, POSITION, STATUS
 
 _CHECK_INTERVAL_S = 0.5
 """How often a waiting thread checks. A check that lasts longer means that this process was stopped; the excess does not
@@ -54,6 +64,7 @@ _CONFIRM_INTERVAL_S = 0.1
 _END_WAIT_S = 5.0
 """How long a consumer that has taken all rounds waits for the ends of the tasks: an error may have ended their data."""
 _LEAVE_WAIT_S = 5.0
+_POSITION_S = 5.0
 _ROUNDS_AHEAD = 64
 """Rounds of a task that may be buffered before they are due: enough to hide a round trip. A byte limit applies too."""
 
@@ -69,7 +80,7 @@ class CoordinatedInbox(Inbox):
         super().__init__()
         # No poller: it serves one thread that both waits and takes, but here two threads do.
         self.poller = None
-        self.rounds = ConsumerRounds(consumer)
+        self.rounds = ConsumerRounds(consumer, num_consumers)
         self.has_work = False
         """Whether the maintenance thread has something to do."""
         self.starving = False
@@ -174,13 +185,29 @@ class CoordinatedStage(JobReader):
         dataset_id: Id of the registered dataset.
         options: The options of the read, with index and number of consumers.
         origin: Where this client runs, for its reports.
+        iteration: Number of this pass over the dataset object.
+        source_key: Identifies the source, and its pass, within the local pipeline.
+        start_position: Where to begin; None for the beginning, or where the other consumers are.
+        on_end: Called with the position at the end of the iteration, if another one may follow in the same pipeline.
     """
 
     closes_slowly = True
-    source_key = ""
 
-    def __init__(self, service: ServiceAddress, dataset_id: str, options: ReadOptions, origin: ClientOrigin) -> None:
+    def __init__(
+        self,
+        service: ServiceAddress,
+        dataset_id: str,
+        options: ReadOptions,
+        origin: ClientOrigin,
+        iteration: int = 0,
+        source_key: str = "",
+        start_position: StartPosition | None = None,
+        on_end: Callable[[Any], None] | None = None,
+    ) -> None:
         super().__init__("from the service")
+        self.source_key, self._on_end = source_key, on_end
+        self._skipped = self._skippable = start_position.skippable if start_position is not None else 0
+        """Rounds before the start position, and those of them that are still to be skipped."""
         self._options, self._origin = options, origin
         self._left = threading.Event()
         self._service_connection = discovery.connection_at(service.address)
@@ -189,7 +216,8 @@ class CoordinatedStage(JobReader):
         self._follow_previous_read(service)
         self._channel = open_channel(service.address, service.token)
         try:
-            joined = join(self._channel, dataset_id, options)
+            position = start_position.position if start_position is not None else None
+            joined = join(self._channel, dataset_id, options, iteration, position)
         except BaseException:
             self._channel.close()
             raise
@@ -219,6 +247,11 @@ class CoordinatedStage(JobReader):
             receive=self._receive_update,
             failed=self._inbox.set_refusal,
         )
+        self._over, self._last_position = False, cast("IterationPosition | None", None)
+        """Whether the iteration is over, and the dispatcher's part of the position then: it may drop the iteration."""
+        self._position_lock = threading.Lock()
+        self._failed_tasks: set[str] = set()
+        self._undecoded_task = ""
         self._undecoded: FrameSlice | None = None
         """The slice being decoded, kept because decoding may be interrupted."""
         self._is_filler = False
@@ -261,14 +294,42 @@ class CoordinatedStage(JobReader):
         try:
             run = list(self._undecoded.elements())
         except Exception:
+            self._failed_tasks.add(self._undecoded_task)
             self._undecoded = None
             raise
         self._undecoded = None
         return [(element, self._is_filler) for element in run] if self._pads else run
 
-    def source_position(self, _behind: int) -> NoReturn:
-        """Refuse: the dispatcher keeps the round, and a returning consumer continues with the others."""
-        raise no_position_error("a coordinated read is where all its consumers are")
+    def skip(self, count: int) -> int:
+        """Leave elements out: those before the start position are not read, the others are read and dropped."""
+        free = min(count, self._skippable)
+        self._skippable -= free
+        return free + super().skip(count - free)
+
+    def source_position(self, count: int) -> dict[str, Any]:
+        """Return the position after the first `count` rounds. That of any consumer is good for all.
+
+        Raises:
+            FailedPreconditionError: this iteration has no exact position, or this consumer does not know its beginning.
+        """
+        with self._inbox.changed:
+            taken, missed = self._inbox.rounds.taken, self._inbox.rounds.missed
+            total, elements = self._skipped + taken.total, taken.elements_after(count - self._skipped)
+            failed = set(self._failed_tasks)
+        if taken.first_round or missed:
+            raise no_position_error(
+                f"{self._consumer_name} joined this pass when the others had begun it",
+                "take the position in another consumer, or in the next pass",
+            )
+        with self._position_lock:
+            if self._over and count >= total:
+                return encode_end(self._joined.iteration, total)
+            position = self._last_position or self._fetch_position()
+        return encode_rounds(self._joined.iteration, count, elements, failed, position)
+
+    def _fetch_position(self) -> IterationPosition:
+        request = PositionRequest(client_id=self._client_id)
+        return self._channel.call(POSITION, request, timeout=_POSITION_S)
 
     def cancel(self) -> None:
         super().cancel()
@@ -353,21 +414,31 @@ class CoordinatedStage(JobReader):
     def _confirm_end(self, now: float) -> bool:
         """Tell the dispatcher that all rounds are taken: this consumer's next read is then of the next iteration."""
         request = EndRequest(client_id=self._client_id, final_report=self._report(0, leaving=True))
-        try:
-            return self._channel.call(CONFIRM_END, request, timeout=2.0).finished
-        except NotFoundError:
-            return True  # it was counted as lost, and has all rounds
-        except UnavailableError:
-            if self._service_connection is not None and discovery.stop_reason(self._service_connection):
-                return True
-            self._unconfirmed_since = self._unconfirmed_since or now
-            if now - self._unconfirmed_since < UNREACHABLE_TIMEOUT_S:
-                return False
-            notices.warn_end_unconfirmed(self._channel.address, UNREACHABLE_TIMEOUT_S)
+        with self._position_lock:
+            try:
+                reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
+                over, self._last_position = reply.finished, reply.position
+            except NotFoundError:
+                over = True  # it was counted as lost, and has all rounds
+            except UnavailableError:
+                over = self._assume_end(now)
+            self._over = over
+        if over and self._on_end is not None:
+            self._on_end(encode_end(self._joined.iteration, self._skipped + self._inbox.rounds.taken.total))
+        return over
+
+    def _assume_end(self, now: float) -> bool:
+        """Whether to treat the iteration as over without the dispatcher's answer: if it is gone, or silent for long."""
+        if self._service_connection is not None and discovery.stop_reason(self._service_connection):
             return True
+        self._unconfirmed_since = self._unconfirmed_since or now
+        if now - self._unconfirmed_since < UNREACHABLE_TIMEOUT_S:
+            return False
+        notices.warn_end_unconfirmed(self._channel.address, UNREACHABLE_TIMEOUT_S)
+        return True
 
     def _take(self) -> FrameSlice:
-        self._is_filler = self._inbox.rounds.is_filler
+        self._is_filler, self._undecoded_task = self._inbox.rounds.is_filler, self._inbox.rounds.next_task
         piece: FrameSlice = self._inbox.rounds.take()
         self._inbox.has_work = True
         self._inbox.changed.notify_all()
@@ -406,9 +477,11 @@ class CoordinatedStage(JobReader):
         if isinstance(refusal, NotFoundError):
             raise FailedPreconditionError(
                 f"{self._consumer_name} of job {self._options.job_name!r} is another reader now: a new one has taken "
-                "its index, or the dispatcher did not hear from this one for longer than client_timeout_ms",
+                "its index, another consumer has begun the pass again at a saved position, or the dispatcher did not "
+                "hear from this one for longer than client_timeout_ms",
                 did="the others continue with the reader that has its index",
-                hint="iterate the dataset again: it joins the others at their next round",
+                hint="iterate the dataset again: it joins the others at their next round. If another consumer went "
+                "back to a saved position, load it here too",
             )
         if refusal is not None:
             raise copy(refusal)

@@ -179,6 +179,31 @@ def encode_position(
     }
 
 
+def encode_rounds(
+    iteration: int, count: int, elements: Mapping[str, int], failed: AbstractSet[str], pass_position: IterationPosition
+) -> dict[str, Any]:
+    """Encode the position after the first rounds of a coordinated read, as plain data.
+
+    Args:
+        iteration: Number of the iteration.
+        count: How many rounds.
+        elements: How many elements of each task are in them, in the order in which the tasks go on.
+        failed: The tasks of which an element was an error.
+        pass_position: The dispatcher's part of the position.
+
+    Raises:
+        FailedPreconditionError: the iteration cannot be reproduced.
+    """
+    known = {task.task_id: task for task in pass_position.tasks}
+    order = [task for task in elements if task in known]
+    ordered = tuple(known[task] for task in (*order, *(task for task in known if task not in elements)))
+    progress = {
+        task.task_id: TaskProgress(task.incarnation, elements.get(task.task_id, 0), task.task_id in failed)
+        for task in ordered
+    }
+    return encode_position(iteration, count, progress, [], set(), replace(pass_position, tasks=ordered))
+
+
 def encode_beginning(iteration: int) -> dict[str, Any]:
     """Encode the position before the first element of an iteration that was not joined."""
     return encode_position(iteration, 0, {}, [], set(), IterationPosition())

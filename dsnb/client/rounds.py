@@ -26,7 +26,15 @@ from typing import Any
 
 import msgspec
 
-from dsnb.wire.schedule import ConsumerReport, HeldRounds, RoundSchedule, RoundsUpdate, schedule_of, task_round_of
+from dsnb.wire.schedule import (
+    ConsumerReport,
+    HeldRounds,
+    RoundSchedule,
+    RoundsUpdate,
+    next_task_round,
+    schedule_of,
+    task_round_of,
+)
 
 
 class TaskRounds(msgspec.Struct):
@@ -57,6 +65,60 @@ class TaskRounds(msgspec.Struct):
         self.consumed = max(self.consumed, before)
 
 
+class TakenRounds:
+    """Which rounds a consumer took, as runs of rounds that follow one schedule.
+
+    All consumers take the same rounds, so this says how far each task is, whichever consumer asks.
+
+    Args:
+        consumers: How many consumers there are.
+    """
+
+    def __init__(self, consumers: int) -> None:
+        self.total = 0
+        """How many rounds were taken."""
+        self.first_round: int | None = None
+        """The first round that was taken; None if none was."""
+        self._consumers = consumers
+        self._runs: list[tuple[int, int, RoundSchedule]] = []
+        """For each run: how many rounds were taken before it, its first round, and its schedule."""
+
+    def add(self, round_number: int, schedule: RoundSchedule) -> None:
+        """Note that a round was taken."""
+        before, first, known = self._runs[-1] if self._runs else (0, -1, None)
+        if known != schedule or round_number - first != self.total - before:
+            self._runs.append((self.total, round_number, schedule))
+        if self.first_round is None:
+            self.first_round = round_number
+        self.total += 1
+
+    def elements_after(self, count: int) -> dict[str, int]:
+        """How many elements of each task are in the first `count` of these rounds, and in all rounds before them.
+
+        The tasks are in the order in which they give the rounds that follow.
+        """
+        whole: dict[str, int] = {}
+        joined: dict[str, int] = {}
+        following: list[str] = []
+        ends = [before for before, _, _ in self._runs[1:]] + [self.total]
+        for (before, first, schedule), end in zip(self._runs, ends, strict=True):
+            if before >= count:
+                break
+            after = first + min(end, count) - before
+            if schedule.joined:
+                for task in schedule.tasks[: self._consumers - schedule.fillers] if after > first else ():
+                    joined[task] = joined.get(task, 0) + 1
+                continue
+            for task in schedule.tasks:
+                turn = next_task_round(schedule, task, after)
+                whole[task] = max(whole.get(task, 0), turn)
+            at = (after - schedule.first_round) % len(schedule.tasks)
+            following = [*schedule.tasks[at:], *schedule.tasks[:at]]
+        found = {task: turn * self._consumers + joined.get(task, 0) for task, turn in whole.items()}
+        found = {**{task: joined[task] for task in joined if task not in found}, **found}
+        return {task: found[task] for task in [*following, *(one for one in found if one not in following)]}
+
+
 class _Source(msgspec.Struct, frozen=True):
     """Where the next round comes from.
 
@@ -82,16 +144,19 @@ class ConsumerRounds:
 
     Args:
         consumer: The consumer's index.
+        consumers: How many consumers there are.
 
     Attributes:
+        taken: The rounds that this consumer took.
         next_round: The next round to take.
         begun: Whether the consumer has joined the others; `next_round` means nothing before.
         missed: Rounds that this consumer skipped because it did not have them.
         dropped: Rounds that no consumer gets, counted since this one joined.
     """
 
-    def __init__(self, consumer: int) -> None:
+    def __init__(self, consumer: int, consumers: int) -> None:
         self._consumer = consumer
+        self.taken = TakenRounds(consumers)
         self.next_round = 0
         self.begun = False
         self.missed = 0
@@ -211,10 +276,18 @@ class ConsumerRounds:
         found = self._next_source()
         return found is not None and found.filler
 
+    @property
+    def next_task(self) -> str:
+        """The task that gives the next round; empty during a halt and at the end."""
+        found = self._next_source()
+        return found.task if found is not None else ""
+
     def take(self) -> Any:
         """Take the element of the next round. Requires `ready`."""
-        found = self._next_source()
+        found, schedule = self._next_source(), self._next_schedule()
         assert found is not None, "the next round is not ready"
+        assert schedule is not None
+        self.taken.add(self.next_round, schedule)
         self._tasks[found.task].drop_before(found.task_round)  # those before were of rounds that were dropped
         item = self._tasks[found.task].items[0][1]
         self._tasks[found.task].drop_before(found.task_round + 1)

@@ -129,12 +129,7 @@ class FromService(Operation, frozen=True, kw_only=True):
         if positions is None:
             iteration = next(self.passes)
             return ServiceStage(lambda: self._join(origin, iteration, endless=context.endless))
-        if self.options.num_consumers:
-            positions.mark_unsupported(
-                "the consumers of a coordinated read move on together, round by round",
-                "the service keeps the round: a consumer that comes back continues with the others",
-            )
-        elif self.options.cached:
+        if self.options.cached:
             positions.mark_unsupported(
                 "the trainers of a cross-trainer cache share one place in each task",
                 "the service keeps the place: a trainer that comes back with its trainer_id continues there",
@@ -172,7 +167,7 @@ class FromService(Operation, frozen=True, kw_only=True):
         self, dataset_id: str, origin: ClientOrigin, iteration: int, *position_args: Any, endless: bool
     ) -> JobReader:
         if self.options.num_consumers:
-            return CoordinatedStage(self.service, dataset_id, self.options, origin)
+            return CoordinatedStage(self.service, dataset_id, self.options, origin, iteration, *position_args)
         # Keep connections from the second pass on: most datasets are read once, and should leave none open.
         again = self.connections if iteration else None
         reader = ReadStage(

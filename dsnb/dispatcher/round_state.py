@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.dispatcher import records as r
-from dsnb.wire.schedule import Leftovers, RoundSchedule, next_task_round
+from dsnb.wire.schedule import Leftovers, RoundSchedule, next_task_round, schedule_of
 
 
 class Rounds(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,6 +34,8 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
     """Whether the data of a task have ended since the last agreement."""
     leftovers: dict[str, Leftovers] | None = None
     """For each task, who gets its left-over elements; None until the data of all tasks have ended."""
+    joined_consumers: list[int] = msgspec.field(default_factory=list)
+    """The consumers that have, or had, a client."""
     ended_consumers: list[int] = msgspec.field(default_factory=list)
     """The consumers that have taken all rounds."""
 
@@ -48,6 +50,12 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
         """Note that the data of a task have ended."""
         self.lengths[task] = length
         self.has_unplanned_end = True
+
+    def add_client(self, index: int, client_id: str) -> None:
+        """Let a client read for a consumer."""
+        self.client_ids[index] = client_id
+        if index not in self.joined_consumers:
+            self.joined_consumers.append(index)
 
     def remove_client(self, client_id: str) -> None:
         """Remove a client from the consumers."""
@@ -71,6 +79,15 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
             if schedule.first_round < round_number and not schedule.joined and task in schedule.tasks:
                 found = next_task_round(schedule, task, min(round_number, end))
         return found
+
+    def in_turn(self, tasks: Sequence[str], round_number: int) -> tuple[str, ...]:
+        """Order tasks as they would give rounds from a round on, new ones last: an agreement changes no turns."""
+        schedule = schedule_of(self.schedules, round_number)
+        if schedule is None or schedule.joined or not schedule.tasks:
+            return tuple(tasks)
+        at = (round_number - schedule.first_round) % len(schedule.tasks)
+        order = (*schedule.tasks[at:], *schedule.tasks[:at])
+        return (*(task for task in order if task in tasks), *(task for task in tasks if task not in order))
 
     def joined_from(self, round_number: int) -> list[RoundSchedule]:
         """The planned rounds of left-over elements that are at or after a round."""

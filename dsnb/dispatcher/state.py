@@ -113,6 +113,8 @@ class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     the end. The iteration then ends with its last client, even if no worker has reported yet that everything is
     consumed. Never set for a cached job."""
     rounds: Rounds | None = None
+    position_digest: str = ""
+    """The digest of the reading position at which it was to begin; empty if there was none."""
     first_client: int = 0
     """The lowest client number that can belong to this iteration."""
 
@@ -266,6 +268,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             entropy=record.entropy,
             allows_several_tasks=record.resumed,
             rounds=Rounds([""] * record.num_consumers) if record.num_consumers else None,
+            position_digest=record.position_digest,
             first_client=self.next_numbers["client"],
         )
         for provider, (repetition, following) in zip(
@@ -374,7 +377,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         if record.trainer_id in iteration.lost_trainers:
             iteration.lost_trainers.remove(record.trainer_id)
         if iteration.rounds is not None:
-            iteration.rounds.client_ids[record.consumer_index] = record.client_id
+            iteration.rounds.add_client(record.consumer_index, record.client_id)
         iteration.orphaned = False
         self._add_consumed(record.trainer_id, record.job, record.holdings)
         self.next_numbers["client"] += 1

@@ -7,7 +7,7 @@ from dsnb.wire.schedule import RoundSchedule, RoundsUpdate
 
 
 def begun(*schedules: RoundSchedule, tasks: str = "tu", consumer: int = 0) -> ConsumerRounds:
-    rounds = ConsumerRounds(consumer)
+    rounds = ConsumerRounds(consumer, 3)
     rounds.set_tasks(list(tasks))
     for task in tasks:
         rounds.progress(task, 0, 0)

@@ -27,11 +27,11 @@ Task = str
 class SimConsumer:
     """One client of an index, with its connections: each a queue up and a queue down."""
 
-    def __init__(self, index: int, client: str) -> None:
+    def __init__(self, index: int, consumers: int, client: str) -> None:
         self.index = index
         self.client = client
         self.iteration = 0
-        self.rounds = ConsumerRounds(index)
+        self.rounds = ConsumerRounds(index, consumers)
         self.up: deque[Any] = deque()
         self.down: deque[tuple[tuple[Task, ...], RoundsUpdate]] = deque()
         self.links: dict[Task, tuple[deque[Any], deque[Any]]] = {}
@@ -169,7 +169,7 @@ class World:
                 at_end=self.at_end or "drop",
             )
         )  # fmt: skip
-        consumer = self.consumers[index] = SimConsumer(index, joined.client_id)
+        consumer = self.consumers[index] = SimConsumer(index, self.count, joined.client_id)
         consumer.iteration = joined.iteration
         self.tell(consumer)
 

@@ -220,12 +220,6 @@ INEXACT: dict[str, tuple[Make, str]] = {
         ),
         "the trainers of a cross-trainer cache share one place",
     ),
-    "a coordinated read": (
-        lambda s: (
-            R(9).repeat().apply(dsnb.distribute("parallel_epochs", s, job_name="j", consumer_index=0, num_consumers=1))
-        ),
-        "the consumers of a coordinated read move on together",
-    ),
     "a recording of a service": (
         lambda s: R(9).apply(OFF(s)).cache(),
         r"cache\(\) keeps what from the service handed out",

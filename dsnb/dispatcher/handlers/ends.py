@@ -17,7 +17,8 @@ def read_to_end(core: Context, request: EndRequest) -> EndReply:
     if client is not None and client.cancelled_by:
         return EndReply(cancelled_by=client.cancelled_by)
     if client is not None and core.state.jobs[client.job].num_consumers:
-        return EndReply(finished=rounds.confirm_end(core, client, request))
+        position = positions.iteration_position(core, client.client_id)  # before its end, which may drop the tasks
+        return EndReply(finished=rounds.confirm_end(core, client, request), position=position)
     over = jobs.confirm_end(core, request)
     client = core.state.clients[request.client_id]
     if not over:

@@ -47,7 +47,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         _check_rejoin(core, request)
     job = _get_or_create_job(core, request)
     number = request.previous_iteration if request.previous_client_id else _choose_iteration(core, job, request)
-    if request.position is not None:
+    if request.position is not None and not positions.is_for(job.iterations.get(number), request):
         _drop_existing_iteration(core, job, number)
     iteration = job.iterations.get(number)
     if iteration is None:
@@ -114,8 +114,9 @@ def _choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:
     """The number of the iteration that a client reads. A consumer reads the first one that it has not read whole."""
     if job.cached:
         return cached_iterations.choose_iteration(core, job, request)
-    if job.num_consumers:
-        return next(number for number in count() if not _is_over(job, number))
+    if job.num_consumers and request.position is None:
+        known = [*job.iterations, *job.archived_iterations]
+        return next(number for number in count(min(known, default=request.iteration)) if not _is_over(job, number))
     number = request.iteration
     while request.skip_finished and is_finished(job, number):
         number += 1
@@ -492,9 +493,15 @@ def _new_name(core: Context) -> str:
 
 
 def _drop_existing_iteration(core: Context, job: Job, number: int) -> None:
-    """Forget an iteration that has no clients, finished or not, so that it can begin at a position."""
+    """Forget an iteration, finished or not, so that it can begin at a position.
+
+    Only a coordinated read may still have clients. Its consumers move on together: one that goes back to a position
+    ends the reading of the others, until they go back too.
+    """
     iteration = job.iterations.get(number)
     if iteration is not None:
+        for client in list(iteration.clients):
+            remove_client(core, core.state.clients[client])
         free_iteration(core, job, iteration)
     if iteration is not None or number in job.archived_iterations:
         core.record(r.IterationDropped(job=job.name, iteration=number))
@@ -508,7 +515,12 @@ def _create_iteration(core: Context, job: Job, number: int, request: JoinRequest
     num_shards = shards.count(core) if job.mode in STATIC_MODES and not archived else 0
     core.record(
         r.IterationCreated(
-            job=job.name, iteration=number, num_shards=num_shards, entropy=core.entropy, num_consumers=job.num_consumers
+            job=job.name,
+            iteration=number,
+            num_shards=num_shards,
+            entropy=core.entropy,
+            num_consumers=job.num_consumers,
+            position_digest=positions.digest(request.position),
         )
     )
     if archived:

@@ -8,8 +8,10 @@ first gets its old splits; splits that no task had are assigned as usual.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from itertools import cycle
 
+import msgspec
 from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
@@ -71,11 +73,19 @@ def iteration_position(core: Context, client_id: str) -> IterationPosition:
         if state == ENDED and shard not in held
     ]
     return IterationPosition(
-        tasks=(*(position_of(iteration, task) for task in tasks), *ended),
+        tasks=(*(_position_of(core, iteration, task) for task in tasks), *ended),
         providers=tuple(ProviderPosition(repetition=p.repetition, next=p.next) for p in iteration.providers),
         num_shards=len(iteration.shards),
         inexact_reason=_inexact_reason(core, job, tasks),
     )
+
+
+def _position_of(core: Context, iteration: Iteration, task: Task) -> TaskPosition:
+    """A task's position. A consumer of a coordinated read does not see the errors that others got."""
+    position, progress = position_of(iteration, task), core.transient.progress.get(task.task_id)
+    if iteration.rounds is None or progress is None or not progress.errors:
+        return position
+    return replace(position, skipped_errors=True)
 
 
 def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
@@ -84,6 +94,25 @@ def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
     if any(task.all_splits.truncated for task in tasks):
         return f"a task has had more than {MAX_SPLIT_RANGES:,} runs of splits"
     return core.state.datasets[job.dataset_id].info.inexact_reason
+
+
+def digest(position: IterationPosition | None) -> str:
+    """What the consumers of a coordinated read have in common if they were saved at the same round; empty for None.
+
+    Each asked for its position at another moment, when more splits were given, or a task had been added. Any of these
+    positions is a complete one.
+    """
+    if position is None:
+        return ""
+    read = sorted((task.entropy, task.shard, task.skip) for task in position.tasks if task.skip)
+    return blake2b(msgspec.json.encode([read, position.num_shards]), digest_size=16).hexdigest()
+
+
+def is_for(iteration: Iteration | None, request: JoinRequest) -> bool:
+    """Whether an iteration was begun at the position of a consumer, which has not joined it yet: by another one."""
+    if iteration is None or iteration.rounds is None or iteration.position_digest != digest(request.position):
+        return False
+    return request.consumer_index not in iteration.rounds.joined_consumers
 
 
 def at_beginning(position: IterationPosition) -> bool:
@@ -100,7 +129,7 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
     """
     job = core.state.jobs.get(request.job_name)
     there = job.iterations.get(request.iteration) if job is not None else None
-    if there is not None and there.clients:
+    if there is not None and there.clients and there.rounds is None:
         raise FailedPreconditionError(
             f"pass {request.iteration + 1} of job {request.job_name!r} is being read by {len(there.clients)} client(s)",
             did="it continues from its present position",
@@ -138,6 +167,8 @@ def create_iteration_at(core: Context, job: Job, request: JoinRequest, position:
             entropy=roots[0] if position.num_shards and roots else core.entropy,
             resumed=True,
             providers=tuple((p.repetition, p.next) for p in position.providers),
+            num_consumers=job.num_consumers,
+            position_digest=digest(position),
         )
     )
     workers = _available_workers(core)

@@ -212,8 +212,9 @@ def _change_is_due(rounds: Rounds, tasks: tuple[str, ...]) -> bool:
 
 def _agree(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) -> None:
     """Plan the rounds from where all consumers are."""
-    rounds, tasks = agreed.rounds, agreed.tasks
+    rounds = agreed.rounds
     settled, first, dropped = agreed.settle_gone_tasks()
+    tasks = rounds.in_turn(agreed.tasks, agreed.first_round)
     joined, leftovers = agreed.joined, rounds.leftovers
     if leftovers is None and _all_data_ended(core, iteration, tasks):
         lengths = {task: rounds.lengths[task] for task in tasks}
@@ -261,6 +262,7 @@ class _Agreement:
     Attributes:
         tasks: The tasks that give rounds from now on.
         joined: The planned rounds of left-over elements that are still to come.
+        first_round: The highest round that a consumer would take next, from which on new schedules hold.
     """
 
     def __init__(self, rounds: Rounds, states: Sequence[ConsumerState], tasks: tuple[str, ...]) -> None:
@@ -269,8 +271,8 @@ class _Agreement:
         # New consumers may all know less than the last agreement, so its round is a lower bound.
         known = [standing.round for standing in states]
         ended = [rounds.end_round] if rounds.ended_consumers and rounds.end_round is not None else []
-        self._first_round = max([rounds.agreed_round, *known, *ended])
-        planned = rounds.joined_from(self._first_round)
+        self.first_round = max([rounds.agreed_round, *known, *ended])
+        planned = rounds.joined_from(self.first_round)
         self.joined = [one for one in planned if not self._was_taken(one)]
         self._taken_by_gone = len(planned) - len(self.joined) if any(state.begun for state in self._states) else 0
         """Rounds of left-over elements that a consumer took before it died, and that others then do not get."""
@@ -278,11 +280,11 @@ class _Agreement:
     @property
     def needed_from(self) -> int:
         """The lowest round that some consumer has yet to take."""
-        return min((standing.round for standing in self._states if standing.begun), default=self._first_round)
+        return min((standing.round for standing in self._states if standing.begun), default=self.first_round)
 
     def next_task_round(self, task: str) -> int:
         """The task round with which a task begins: the next one, or the oldest that its worker still has if later."""
-        kept, planned = self._oldest_round(task), self.rounds.next_task_round(task, self._first_round)
+        kept, planned = self._oldest_round(task), self.rounds.next_task_round(task, self.first_round)
         return kept if planned is None else max(kept, planned)
 
     def _oldest_round(self, task: str) -> int:
@@ -300,7 +302,7 @@ class _Agreement:
         Returns:
             The schedules of it, the first round after them, and how many rounds are dropped.
         """
-        settled, at, dropped = [], self._first_round, 0
+        settled, at, dropped = [], self.first_round, 0
         for task in [task for task in self.rounds.positions if task not in self.tasks]:
             begin, end, begun = self._remaining_rounds(task)
             if end > begin:

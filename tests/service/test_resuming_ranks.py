@@ -1,0 +1,214 @@
+"""Ranks that were saved at a step go on with the next one: on a new service, with other workers, or in place."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsnb
+from dsnb.errors import FailedPreconditionError
+from tests.support.cluster import Cluster
+from tests.support.reading import first, run_in_threads
+
+ROWS = 101
+"""A prime number: it is no multiple of any number of ranks."""
+RANKS = 3
+State = dict[str, Any]
+
+
+def rank_of(service: Any, rank: int, data: dsnb.Dataset | None = None, **options: Any) -> dsnb.Dataset:
+    mode = options.pop("mode", "distributed_epoch")
+    options = {"job_name": "train", "world_size": RANKS, "at_end": "repeat", **options}
+    source = dsnb.Dataset.range(ROWS) if data is None else data
+    return source.apply(dsnb.distribute(mode, service, rank=rank, **options))
+
+
+def together(act: Callable[[int], Any], count: int = RANKS) -> list[Any]:
+    """Do something in all ranks at once, as each waits for the others."""
+    return run_in_threads([partial(act, rank) for rank in range(count)], 120.0)
+
+
+def read_and_save(service: Any, steps: int, **options: Any) -> tuple[list[list[int]], list[State], list[list[int]]]:
+    """What each rank got in its first steps, its state then, and what it got afterwards."""
+
+    def train(rank: int) -> tuple[list[int], State, list[int]]:
+        with iter(rank_of(service, rank, **options)) as elements:
+            before = rows(first(steps, elements))
+            state = json.loads(json.dumps(elements.state_dict()))
+            return before, state, rows(elements)
+
+    before, states, after = zip(*together(train), strict=True)
+    return list(before), list(states), list(after)
+
+
+def resume(service: Any, states: list[State], **options: Any) -> list[list[int]]:
+    def train(rank: int) -> list[int]:
+        elements = iter(rank_of(service, rank, **options))
+        elements.load_state_dict(states[rank])
+        with elements:
+            return rows(elements)
+
+    return together(train)
+
+
+def rows(elements: Any) -> list[int]:
+    return [int(row) for element in elements for row in np.ravel(element)]
+
+
+@pytest.mark.parametrize(
+    "workers, steps", [(1, 0), (1, 1), (1, 7), (1, 33), (1, 34), (3, 7), (3, 33), (3, 100), (3, 101)]
+)
+def test_ranks_go_on_at_the_next_step_as_if_nothing_had_happened(workers: int, steps: int) -> None:
+    with Cluster(workers) as cluster:
+        before, states, after = read_and_save(cluster.service, steps, mode="parallel_epochs")
+    with Cluster(workers) as cluster:
+        assert resume(cluster.service, states, mode="parallel_epochs") == after
+    assert {len(one) + len(other) for one, other in zip(before, after, strict=True)} == {len(before[0]) + len(after[0])}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("steps", [1, 10, 30])
+def test_a_new_service_gives_what_is_left_once_with_any_number_of_workers(workers: int, steps: int) -> None:
+    with Cluster(2) as cluster:
+        before, states, _ = read_and_save(cluster.service, steps)
+    with Cluster(workers) as cluster:
+        after = resume(cluster.service, states)
+    got = Counter(row for rank in (*before, *after) for row in rank)
+    assert set(got) == set(range(ROWS))
+    assert got.total() == ROWS + 1, "the last round is filled up"
+    assert {len(rank) for rank in after} == {34 - steps}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [dsnb.ShardingPolicy.DATA, "parallel_epochs", "distributed_epoch"])
+@pytest.mark.parametrize("steps", [3, 20, 32, 33])
+def test_every_mode_and_batches_and_shuffles_go_on(mode: Any, steps: int) -> None:
+    data = dsnb.Dataset.range(ROWS).shuffle(30)
+    copies = 2 if mode == "parallel_epochs" else 1
+    with Cluster(2) as cluster:
+        before, states, _ = read_and_save(cluster.service, steps, data=data, mode=mode)
+    with Cluster(2) as cluster:
+        after = resume(cluster.service, states, data=data, mode=mode)
+    got = Counter(row for rank in (*before, *after) for row in rank)
+    assert set(got) == set(range(ROWS))
+    assert got.total() == copies * ROWS + -copies * ROWS % RANKS
+
+
+@pytest.mark.slow
+def test_operations_behind_distribute_hold_nothing_back() -> None:
+    def behind(service: Any, rank: int) -> dsnb.Dataset:
+        return rank_of(service, rank).batch(4).prefetch(2)
+
+    def train(service: Any, steps: int, rank: int) -> tuple[list[int], State, list[int]]:
+        with iter(behind(service, rank)) as elements:
+            before = rows(itertools.islice(elements, steps))
+            return before, elements.state_dict(), rows(elements)
+
+    def go_on(service: Any, states: list[State], rank: int) -> list[int]:
+        elements = iter(behind(service, rank))
+        elements.load_state_dict(states[rank])
+        with elements:
+            return rows(elements)
+
+    with Cluster(1) as cluster:
+        before, states, after = zip(*together(partial(train, cluster.service, 3)), strict=True)
+    with Cluster(1) as cluster:
+        assert together(partial(go_on, cluster.service, list(states))) == list(after)
+    assert {len(rank) for rank in before} == {12}
+
+
+def test_the_position_of_any_rank_is_good_for_all() -> None:
+    with Cluster(2) as cluster:
+        before, states, _ = read_and_save(cluster.service, 5)
+    for state in states:
+        with Cluster(2) as cluster:
+            after = resume(cluster.service, [state] * RANKS)
+        assert {row for rank in (*before, *after) for row in rank} == set(range(ROWS))
+
+
+@pytest.mark.slow
+def test_ranks_go_back_to_a_saved_step_in_the_same_service() -> None:
+    with Cluster(2) as cluster:
+        _, states, after = read_and_save(cluster.service, 6, mode="parallel_epochs")
+        for _ in range(2):
+            assert resume(cluster.service, states, mode="parallel_epochs") == after
+
+
+@pytest.mark.slow
+def test_a_rank_that_goes_back_ends_the_reading_of_the_others() -> None:
+    with Cluster(1) as cluster:
+        _, states, _ = read_and_save(cluster.service, 6)
+        iterators = [iter(rank_of(cluster.service, rank)) for rank in range(RANKS)]
+
+        def train(rank: int) -> None:
+            iterators[rank].load_state_dict(states[rank])
+            first(2, iterators[rank])
+
+        together(train)
+        again = iter(rank_of(cluster.service, 0))
+        again.load_state_dict(states[0])
+        again.start()
+        with pytest.raises(FailedPreconditionError, match="begun the pass again at a saved position"):
+            list(iterators[1])
+        for elements in (*iterators, again):
+            elements.close()
+
+
+@pytest.mark.slow
+def test_the_next_epochs_follow_a_resumed_one() -> None:
+    with Cluster(2) as cluster:
+        _, states, _ = read_and_save(cluster.service, 10)
+
+    def train(service: Any, rank: int) -> list[int]:
+        dataset = rank_of(service, rank)
+        elements = iter(dataset)
+        elements.load_state_dict(states[rank])
+        with elements:
+            steps = [sum(1 for _ in elements)]
+        return [*steps, *(sum(1 for _ in dataset) for _ in range(2))]
+
+    with Cluster(3) as cluster:
+        assert together(partial(train, cluster.service)) == [[24, 34, 34]] * RANKS
+
+
+@pytest.mark.slow
+def test_endless_data_go_on_too() -> None:
+    data = dsnb.Dataset.range(1 << 40)
+    options: dict[str, Any] = {"data": data, "mode": "parallel_epochs", "at_end": None}
+
+    def train(service: Any, rank: int) -> tuple[State, list[int]]:
+        with iter(rank_of(service, rank, **options)) as elements:
+            first(10, elements)
+            return elements.state_dict(), rows(first(5, elements))
+
+    def go_on(service: Any, states: list[State], rank: int) -> list[int]:
+        elements = iter(rank_of(service, rank, **options))
+        elements.load_state_dict(states[rank])
+        with elements:
+            return rows(first(5, elements))
+
+    with Cluster(2) as cluster:
+        states, after = zip(*together(partial(train, cluster.service)), strict=True)
+    with Cluster(2) as cluster:
+        assert together(partial(go_on, cluster.service, list(states))) == list(after)
+
+
+@pytest.mark.slow
+def test_a_rank_that_joined_late_says_that_it_knows_no_position() -> None:
+    with Cluster(1) as cluster:
+        iterators = [iter(rank_of(cluster.service, rank)) for rank in range(RANKS)]
+        together(lambda rank: first(4, iterators[rank]))
+        iterators[2].close()
+        iterators[2] = iter(rank_of(cluster.service, 2))
+        together(lambda rank: first(4, iterators[rank]))
+        with pytest.raises(FailedPreconditionError, match="joined this pass when the others had begun it"):
+            iterators[2].state_dict()
+        for elements in iterators:
+            elements.close()
