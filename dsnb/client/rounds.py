@@ -100,8 +100,8 @@ class TakenRounds:
         whole: dict[str, int] = {}
         joined: dict[str, int] = {}
         following: list[str] = []
-        ends = [before for before, _, _ in self._runs[1:]] + [self.total]
-        for (before, first, schedule), end in zip(self._runs, ends, strict=True):
+        ends = [*(before for before, _, _ in self._runs[1:]), self.total]
+        for (before, first, schedule), end in zip(self._runs, ends, strict=False):
             if before >= count:
                 break
             after = first + min(end, count) - before

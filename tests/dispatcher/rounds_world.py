@@ -304,6 +304,21 @@ class World:
         length = self.length(item[0])
         return length is not None and item[2] >= length - length % self.count
 
+    def check_positions(self) -> None:
+        """A consumer's position after any of its rounds divides what all consumers take into before and after."""
+        for consumer in self.consumers.values():
+            taken = consumer.rounds.taken
+            if self.came_again or taken.first_round or consumer.rounds.missed or consumer.rounds.dropped:
+                continue
+            together = [one for one in self.consumers.values() if one.iteration == consumer.iteration]
+            for count in {0, 1, taken.total // 3, taken.total // 2, max(0, taken.total - 1), taken.total}:
+                behind = taken.elements_after(count)
+                for other in together:
+                    for number, (task, _, element) in other.took.items():
+                        if number >= taken.total or (number >= count and self._is_left_over(other.took[number])):
+                            continue  # not known here; or perhaps a filler
+                        assert (element < behind.get(task, 0)) == (number < count), (count, behind, task, element)
+
     def everything_moves(self) -> None:
         """Each connection delivers, each pipeline produces, each consumer takes what it can."""
         self._moves += 1
@@ -320,6 +335,7 @@ class World:
 
     def come_to_rest(self) -> None:
         """Faults are over: whoever is missing comes, and rounds go on."""
+        self.check_positions()
         if all(worker.draining for worker in self.core.state.workers.values()):
             self.add_worker()
         for index in range(self.count):
@@ -334,6 +350,7 @@ class World:
             if all(len(self.consumers[index].took) >= wanted for index, wanted in goal.items()):
                 break
             self.everything_moves()
+        self.check_positions()
         stuck = {index: (c.rounds.next_round, c.rounds.report()) for index, c in self.consumers.items()}
         assert all(len(self.consumers[i].took) >= wanted for i, wanted in goal.items()), f"rounds do not go on: {stuck}"
 
@@ -347,6 +364,7 @@ class World:
             self.everything_moves()
             for index, consumer in list(self.consumers.items()):
                 if consumer.rounds.ended:
+                    self.check_positions()
                     self.leave(index)
                     self.join(index)
         stuck = {i: (c.iteration, c.rounds.next_round, c.rounds.report()) for i, c in self.consumers.items()}

@@ -39,7 +39,7 @@ def read_and_save(service: Any, steps: int, **options: Any) -> tuple[list[list[i
     """What each rank got in its first steps, its state then, and what it got afterwards."""
 
     def train(rank: int) -> tuple[list[int], State, list[int]]:
-        with iter(rank_of(service, rank, **options)) as elements:
+        with iter(rank_of(service, rank, **options)).start() as elements:
             before = rows(first(steps, elements))
             state = json.loads(json.dumps(elements.state_dict()))
             return before, state, rows(elements)
@@ -143,17 +143,12 @@ def test_ranks_go_back_to_a_saved_step_in_the_same_service() -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_goes_back_ends_the_reading_of_the_others() -> None:
+    data = dsnb.Dataset.range(1_000_000)  # more than is on its way
     with Cluster(1) as cluster:
-        _, states, _ = read_and_save(cluster.service, 6)
-        iterators = [iter(rank_of(cluster.service, rank)) for rank in range(RANKS)]
-
-        def train(rank: int) -> None:
-            iterators[rank].load_state_dict(states[rank])
-            first(2, iterators[rank])
-
-        together(train)
-        again = iter(rank_of(cluster.service, 0))
-        again.load_state_dict(states[0])
+        iterators = [iter(rank_of(cluster.service, rank, data)) for rank in range(RANKS)]
+        together(lambda rank: first(4, iterators[rank]))
+        again = iter(rank_of(cluster.service, 0, data))
+        again.load_state_dict(iterators[0].state_dict())
         again.start()
         with pytest.raises(FailedPreconditionError, match="begun the pass again at a saved position"):
             list(iterators[1])

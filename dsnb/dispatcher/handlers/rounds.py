@@ -46,7 +46,7 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import ConsumerState, Context
-from dsnb.dispatcher.handlers import cached_iterations, jobs
+from dsnb.dispatcher.handlers import cached_iterations, jobs, positions
 from dsnb.dispatcher.round_state import Rounds, share_leftovers
 from dsnb.dispatcher.state import NEVER_BEGUN, Client, Iteration, Job, Task
 from dsnb.monitor.formatting import format_duration, plural
@@ -217,7 +217,7 @@ def _agree(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) ->
     tasks = rounds.in_turn(agreed.tasks, agreed.first_round)
     joined, leftovers = agreed.joined, rounds.leftovers
     if leftovers is None and _all_data_ended(core, iteration, tasks):
-        lengths = {task: rounds.lengths[task] for task in tasks}
+        lengths = {task: rounds.lengths[task] for task in _in_lasting_order(core, iteration, tasks)}
         joined, leftovers = share_leftovers(lengths, len(rounds.client_ids), fill=job.at_end in ("pad", "repeat"))
         core.instruct(*(e.UpdateTask(worker=core.state.tasks[task].worker, task_id=task) for task in tasks))
     core.record(
@@ -238,6 +238,14 @@ def _agree(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) ->
         jobs.drop_task(core, task)
     core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
     _announce(core, job, tasks, first, dropped)
+
+
+def _in_lasting_order(core: Context, iteration: Iteration, tasks: Sequence[str]) -> list[str]:
+    """Order tasks by what stays when the read goes on in another service, where they get other ids."""
+    found = (core.state.tasks[task] for task in tasks)
+    return [
+        task.task_id for task in sorted(found, key=lambda task: (task.shard, positions.entropy_of(iteration, task)))
+    ]
 
 
 def _all_data_ended(core: Context, iteration: Iteration, tasks: Sequence[str]) -> bool:
