@@ -393,6 +393,7 @@ class CoordinatedStage(JobReader):
                     with inbox.changed:
                         inbox.changed.wait(_CONFIRM_INTERVAL_S)
                     continue
+                self._check_service()
                 # A longer check means that this process was stopped: do not count the excess.
                 waited += min((self._clock() - before) / 1e9, 2 * _CHECK_INTERVAL_S)
                 if waited > self._consumer_timeout_s:
@@ -489,6 +490,20 @@ class CoordinatedStage(JobReader):
     @property
     def _consumer_name(self) -> str:
         return self._options.trainer_id
+
+    def _check_service(self) -> None:
+        """Raise if the service is known to have ended, and no worker serves this consumer any more.
+
+        Raises:
+            UnavailableError: that is so.
+        """
+        if self._service_connection is None or self._control.broken_since is None or self._tasks.any_open:
+            return
+        if ended := discovery.stop_reason(self._service_connection):
+            with self._inbox.changed:
+                if self._inbox.rounds.ready or self._inbox.rounds.ended:
+                    return
+            raise notices.service_ended(self._service_connection.name, ended)
 
     def _check_overdue(self, waited: float) -> None:
         """Find out why nothing has arrived for so long.

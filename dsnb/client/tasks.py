@@ -123,20 +123,16 @@ class TaskTable:
     def any_open(self) -> bool:
         """Whether a worker answered on a connection that stands: of a task that has not ended, unless all have.
 
-        An attempt to connect does not count, however long it lasts.
+        An attempt to connect does not count, however long it lasts. From any thread.
         """
-        ended = self.all_ended
-        return any(
-            hold.connection is not None and hold.accepted and hold.account.ended == ended
-            for hold in self._task_reads.values()
-        )
+        reads, ended = list(self._task_reads.values()), self.all_ended
+        return any(hold.connection is not None and hold.accepted and hold.account.ended == ended for hold in reads)
 
     @property
     def all_ended(self) -> bool:
         """Whether each known task has delivered everything; if no task is known, whether the iteration is over."""
-        return (bool(self._task_reads) or self._finished) and all(
-            hold.account.ended for hold in self._task_reads.values()
-        )
+        reads = list(self._task_reads.values())
+        return (bool(reads) or self._finished) and all(hold.account.ended for hold in reads)
 
     @property
     def any_worker(self) -> bool:

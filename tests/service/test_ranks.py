@@ -17,7 +17,7 @@ import pytest
 
 import dsnb
 from dsnb.client.rounds import ConsumerRounds
-from dsnb.errors import DataLossWarning, FailedPreconditionError, InvalidArgumentError
+from dsnb.errors import DataLossWarning, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from dsnb.wire.schedule import RoundsUpdate
 from tests.support.cluster import Cluster
 from tests.support.reading import run_in_threads
@@ -260,6 +260,37 @@ def test_a_rank_that_ends_after_the_service_was_stopped_ends_at_once(monkeypatch
     with dsnb.start(workers=1) as service:
         datasets = ranks(service, 2, dsnb.Dataset.range(8))
         assert run_in_threads([lambda rank=rank: train(rank, datasets[rank]) for rank in (0, 1)]) == [4, 4]
+
+
+@pytest.mark.filterwarnings("ignore::dsnb.errors.DataLossWarning")
+def test_ranks_that_wait_when_the_service_is_stopped_are_told_at_once() -> None:
+    held, release = os.pipe()
+    waiting = threading.Semaphore(0)
+
+    def prepare(number: int) -> int:
+        if number == 6:
+            os.read(held, 1)
+        return number
+
+    def train(dataset: dsnb.Dataset) -> None:
+        elements = iter(dataset)
+        for _ in range(3):
+            next(elements)
+        waiting.release()
+        with pytest.raises(UnavailableError, match="the service 'default' has ended"):
+            next(elements)
+
+    def stop() -> None:
+        for _ in range(2):
+            assert waiting.acquire(timeout=60.0)
+        service.stop()
+
+    with dsnb.start(workers=1) as service:
+        datasets = ranks(service, 2, dsnb.Dataset.range(100).map(prepare))
+        run_in_threads([*(lambda one=one: train(one) for one in datasets), stop], 60.0)
+    os.write(release, b".")
+    os.close(release)
+    os.close(held)
 
 
 @pytest.mark.slow
