@@ -267,13 +267,14 @@ class TaskProgressed(Stored, frozen=True, kw_only=True):
         task_id: The task.
         splits_done: For each provider, how many splits were consumed completely, over all repetitions.
         resume_position: Where another worker can take the task over.
-        trainers: The trainers that need no element before the resume position.
+        trainers: The trainers that need no element before the resume position, and which of those they consumed: all,
+            unless some were evicted while they were away.
     """
 
     task_id: str
     splits_done: tuple[int, ...]
     resume_position: ResumePosition | None = None
-    trainers: tuple[str, ...] = ()
+    trainers: tuple[TrainerPosition, ...] = ()
 
 
 class SplitsRefused(Stored, frozen=True, kw_only=True):

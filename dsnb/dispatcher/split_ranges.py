@@ -93,10 +93,11 @@ def merge_positions(*groups: Iterable[TrainerPosition]) -> tuple[TrainerPosition
         ranges = found.setdefault(position.trainer_id, Ranges())
         ranges.add(0, position.offset)
         ranges.update((part.first, part.end) for part in position.consumed)
-    return tuple(_position(trainer_id, ranges) for trainer_id, ranges in found.items())
+    return tuple(trainer_position(trainer_id, ranges) for trainer_id, ranges in found.items())
 
 
-def _position(trainer_id: str, ranges: Ranges) -> TrainerPosition:
+def trainer_position(trainer_id: str, ranges: Ranges) -> TrainerPosition:
+    """The position of a trainer that consumed these elements, without `readers`."""
     offset = ranges.gap(0)[0]
     beyond = tuple(IndexRange(first=first, end=end) for first, end in ranges if first > offset)
     return TrainerPosition(trainer_id=trainer_id, offset=offset, consumed=beyond)

@@ -74,6 +74,8 @@ class Task(msgspec.Struct, forbid_unknown_fields=True):
     """How many splits of all providers the task was given, over all incarnations."""
     resume_position: ResumePosition | None = None
     """Where another worker can take the task over, from the worker's last report."""
+    trainers_past_resume: tuple[str, ...] = ()
+    """The trainers that need no element before `resume_position`: they consumed those, or those were evicted."""
     unassignment: Unassignment | None = None
     """Why the task has no worker; None while it has one."""
     consumed_positions: tuple[TrainerPosition, ...] = ()
@@ -336,7 +338,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     def _task_assigned(self, record: r.TaskAssigned) -> None:
         task = self.tasks[record.task_id]
         task.unassignment, task.worker, task.takeover_position = None, record.worker, record.start_position
-        task.resume_position, task.unfinished_splits, task.splits_done = None, SplitRanges(), ()
+        task.resume_position, task.trainers_past_resume = None, ()
+        task.unfinished_splits, task.splits_done = SplitRanges(), ()
         task.grants.clear()
         task.splits_given.clear()
         if record.start_position is None:
@@ -480,10 +483,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         ):
             task.worker_deaths = 0
         task.splits_done, task.resume_position = record.splits_done, record.resume_position
-        if record.resume_position is not None:
-            offset = record.resume_position.index
-            behind = [TrainerPosition(trainer_id=trainer, offset=offset) for trainer in record.trainers]
-            task.consumed_positions = merge_positions(task.consumed_positions, behind)
+        task.trainers_past_resume = tuple(trainer.trainer_id for trainer in record.trainers)
+        task.consumed_positions = merge_positions(task.consumed_positions, record.trainers)
         if self.jobs[task.job].cached:
             return  # a trainer that joins later may need the splits
         for part in record.resume_position.splits if record.resume_position else ():

@@ -297,7 +297,7 @@ class TrainerReport(CacheCounters, frozen=True, kw_only=True):
     rate: float = 0.0
     eviction_in_s: float = 0.0
     in_flight_ns: int = 0
-    consumed_beyond: tuple[IndexRange, ...] = ()
+    consumed_ranges: tuple[IndexRange, ...] = ()
 
 
 class ResumePosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

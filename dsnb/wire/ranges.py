@@ -120,13 +120,6 @@ class Ranges:
                 return
             yield max(first, self._firsts[index]), min(end, self._ends[index])
 
-    def drop_below(self, number: int) -> None:
-        """Remove all numbers less than `number`."""
-        gone = bisect_right(self._ends, number)
-        del self._firsts[:gone], self._ends[:gone]
-        if self._firsts and self._firsts[0] < number:
-            self._firsts[0] = number
-
 
 def split_ranges(pairs: Iterable[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Split a list of ranges after its first `count` numbers, counted in the list's order.

@@ -167,7 +167,9 @@ class SharedLog(ElementLog):
 
     def trainer_report(self, name: str) -> TrainerReport:
         trainer, offset = self.trainers[name], self.offset(name)
-        beyond = trainer.consumed_ranges.within(offset, trainer.consumed_ranges.end)
+        consumed = Ranges(trainer.consumed_ranges)
+        # Not up to `offset`: what was evicted before it may not have been counted as skipped yet.
+        consumed.add(0, min(offset, trainer.next))
         return TrainerReport(
             trainer_id=name,
             clients=len(trainer.readers),
@@ -176,7 +178,7 @@ class SharedLog(ElementLog):
             **shared(CacheCounters, trainer),
             lag_bytes=self.frames.bytes_between(offset, self.head),
             on_lag=(trainer.cache_policy.on_lag or "skip") if self.keep else "",
-            consumed_beyond=tuple(IndexRange(first=first, end=end) for first, end in beyond),
+            consumed_ranges=tuple(IndexRange(first=first, end=end) for first, end in consumed),
         )
 
     def elements_before_eviction(self, name: str) -> float | None:
@@ -325,10 +327,15 @@ class SharedLog(ElementLog):
             positions: What each trainer consumed, and what each of its readers had received and not consumed.
         """
         for position in positions:
-            trainer = TrainerCursor(next=self.first, joined_at_index=self.first, cache_policy=_POLICY_UNTIL_ATTACHED)
-            trainer.consumed_ranges = Ranges((part.first, part.end) for part in position.consumed)
-            trainer.consumed_ranges.add(self.first, position.offset)
-            trainer.delivered_earlier = Ranges(trainer.consumed_ranges)
+            consumed = Ranges((part.first, part.end) for part in position.consumed)
+            consumed.add(0, position.offset)
+            trainer = TrainerCursor(
+                next=min(self.first, consumed.gap(0)[0]),  # before `first` if it misses elements that were evicted
+                joined_at_index=self.first,
+                cache_policy=_POLICY_UNTIL_ATTACHED,
+                consumed_ranges=consumed,
+                delivered_earlier=Ranges(consumed),
+            )
             self.trainers[position.trainer_id] = trainer
             for known in position.readers:
                 spans = deque(Span(part.first, part.end - part.first, 0, 0) for part in known.held)
@@ -355,8 +362,9 @@ class SharedLog(ElementLog):
             first: The index of the first element of the frame that was just appended.
         """
         for trainer in self.trainers.values():
-            trainer.next = self._next(trainer)
-            self._advance(trainer.next)
+            if trainer.next >= self._oldest_for(trainer):  # else it misses elements, which `_take_new` counts
+                trainer.next = self._next(trainer)
+                self._advance(trainer.next)
             if not self.keep:
                 for begin, end in trainer.consumed_ranges.within(first, self.frames.head):
                     self.frames.release(Span(begin, end - begin, 0, 0))
@@ -382,7 +390,7 @@ class SharedLog(ElementLog):
         """
         if client in self.readers:
             self._reattach(self.readers[client], received, consumed)
-            self.trainers[trainer].cache_policy = cache_policy
+            self._set_policy(self.trainers[trainer], cache_policy)
             self._start_barrier.update(self.trainers.values(), cache_policy.start_together)
             return
         cursor = self.trainers.get(trainer)
@@ -391,7 +399,7 @@ class SharedLog(ElementLog):
             cursor = self.trainers[trainer] = TrainerCursor(
                 next=start, joined_at_index=self.head, cache_policy=cache_policy
             )
-            if self._finite and cache_policy.on_lag in {"wait", "spill"} and cache_policy.start != "newest":
+            if self._wants_all(cache_policy):
                 # It comes back to an iteration that it had left before it was closed: elements were evicted meanwhile.
                 cursor.skipped = start - self.first
             self._advance(cursor.next)
@@ -399,13 +407,24 @@ class SharedLog(ElementLog):
         elif client in cursor.awaited and cache_policy.start == "newest" and not cursor.readers:
             cursor.next = max(cursor.next, self.head)
             self._advance(cursor.next)
-        cursor.cache_policy, cursor.removed = cache_policy, False
+        self._set_policy(cursor, cache_policy)
+        cursor.removed = False
         cursor.readers.add(client)
         cursor.awaited.discard(client)
         self._start_barrier.update(self.trainers.values(), cache_policy.start_together)
         # Counters above 0 come from an earlier incarnation that this log knows nothing of. Everything received counts
         # as consumed here, so the reader starts with nothing outstanding and no unused credit.
         self.readers[client] = ReaderState(trainer, sent=received, taken=received, consumed=received, granted=received)
+
+    def _wants_all(self, cache_policy: CachePolicy) -> bool:
+        """Whether a trainer with this policy wants all elements from the first one on."""
+        return self._finite and cache_policy.on_lag in {"wait", "spill"} and cache_policy.start != "newest"
+
+    def _set_policy(self, trainer: TrainerCursor, cache_policy: CachePolicy) -> None:
+        """Set the policy that a trainer's reader sent."""
+        trainer.cache_policy = cache_policy
+        if not trainer.consumed_ranges and not self._wants_all(cache_policy):
+            trainer.next = max(trainer.next, self.first)  # it has just come: it does not miss what went before
 
     def _reattach(self, reader: ReaderState, received: int, consumed: int) -> None:
         self._consume(reader, consumed)

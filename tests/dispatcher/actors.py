@@ -270,9 +270,9 @@ class SimTask:
                 TrainerReport(
                     trainer_id=name,
                     offset=offset,
-                    consumed_beyond=_index_ranges(trainer.consumed_ranges, offset),
+                    consumed_ranges=window.trainer_report(name).consumed_ranges,
                 )
-                for (name, offset), trainer in zip(offsets.items(), window.trainers.values(), strict=True)
+                for name, offset in offsets.items()
             ),
             exhausted=window.exhausted,
             links=tuple(
@@ -296,8 +296,8 @@ class SimTask:
 
     def _resume(self) -> ResumePosition:
         window, step = self.window, self.order.pipeline.step
-        needed = [window.offset(name) for name, trainer in window.trainers.items() if not trainer.removed]
-        index = min(needed, default=window.head)
+        index = window.resume_index()
+        assert index is not None
         behind = self._left_out + index - self.first
         mark = behind - behind % step if step else 0
         if self.places:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dsnb.wire.messages import TaskPosition, TrainerPosition
+from dsnb.wire.messages import IndexRange, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges
 from tests.dispatcher.actors import Pipeline, SimClient, Value
 
@@ -160,7 +160,8 @@ class PassBook:
                 there = (trainer, book.key(index)) in self.consumed
                 assert there, f"element {index} of task {book.task_id} was left out, and {trainer!r} lacks it"
         for position in begin.trainers:
-            for part in position.consumed:
+            start = self.starts.get((position.trainer_id, book.task_id, book.sequence), 0)
+            for part in (IndexRange(first=start, end=position.offset), *position.consumed):
                 for index in range(part.first, part.end):
                     there = (position.trainer_id, book.key(index)) in self.consumed
                     assert there, f"element {index} of task {book.task_id} counts as consumed, and is not"

@@ -233,8 +233,7 @@ class Model:
                 task = self.core.state.tasks.get(report.task_id)
                 if task is not None and task.worker == event.uid and task.incarnation == report.incarnation:
                     known = [
-                        TrainerPosition(trainer_id=t.trainer_id, offset=t.offset, consumed=t.consumed_beyond)
-                        for t in report.trainers
+                        TrainerPosition(trainer_id=t.trainer_id, consumed=t.consumed_ranges) for t in report.trainers
                     ]
                     self._pass_of[task.task_id].tasks[task.task_id].note_known(known, for_good=False)
         elif isinstance(event, ClientReport) and not event.leaving and event.client_id in self.clients:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dsnb.dispatcher import events as e
 from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import ClosedIteration, EndedTask, EndRequest, JoinedClient, TaskReport, WorkerReport
@@ -196,6 +198,40 @@ def test_a_part_is_made_again_from_where_a_trainer_is_whose_reader_was_lost() ->
     service.hear(here)
     assert known.takeover_position is not None
     assert known.takeover_position.first_index == 0, "the other trainer has had nothing yet"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_was_evicted_while_a_trainer_was_away_does_not_count_as_consumed(restarts: bool) -> None:
+    service = Service()
+    v = service.add_worker("v")
+    here = service.join(service.register(20), "job", trainer_id="here", cached=True)
+    away = service.join(service.register(20), "job", trainer_id="away", cached=True)
+    task = service.task(v)
+    service.ask(task, want=2)
+    service.consume(task)
+    service.kill_client(away)
+    service.wait(5.0, service.keep_alive)
+    service.report(v)
+    task.window.close_to_new_trainers([])
+    task.window.capacity = 3
+    for _ in range(4):
+        service.ask(task, want=1)
+        service.consume(task)
+    service.report(v)
+    evicted = task.window.base - 2
+    assert evicted > 0
+    service.add_worker("w")
+    if restarts:
+        service.restart(absent=lambda one: one is v)
+        service.wait(5.0, lambda: service.keep_alive(v))
+    else:
+        service.stop(v)
+    service.hear(here)
+    begin = service.core.state.tasks[task.task_id].takeover_position
+    assert begin is not None
+    assert begin.first_index == 2 + evicted, "no worker has what was evicted, so nobody waits for it"
+    offsets = {position.trainer_id: position.offset for position in begin.trainers}
+    assert offsets["away"] == 2
 
 
 def test_what_a_worker_that_leaves_has_for_a_lost_trainer_is_handed_over() -> None:

@@ -36,8 +36,6 @@ def test_a_gap_is_the_first_stretch_that_is_missing(some: list[tuple[int, int]],
 def test_parts_between_two_numbers(some: list[tuple[int, int]], first: int, end: int) -> None:
     ranges = Ranges(some)
     assert numbers(list(ranges.within(first, end))) == numbers(some) & set(range(first, end))
-    ranges.drop_below(first)
-    assert numbers(list(ranges)) == {number for number in numbers(some) if number >= first}
 
 
 @given(pairs, st.integers(0, 80), st.integers(0, 80))

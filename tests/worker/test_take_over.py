@@ -243,6 +243,75 @@ def test_bytes_are_counted_when_what_a_reader_had_before_is_consumed_before_othe
     assert window.wants_more()
 
 
+def test_what_is_evicted_while_a_trainer_is_away_counts_as_missed_when_it_returns_after_a_take_over() -> None:
+    log = SharedLog(capacity=10, read_ahead_bytes=1000, keep=True)
+    for trainer in ("here", "away"):
+        log.attach(trainer, trainer, cache_policy=WAIT)
+        log.credit(trainer, 3, 0, 1 << 30)
+    taken = Counter[str]()
+    log.append(object(), 3, 3)
+    log.take_all("away")
+    read(log, "here", taken)
+    log.leave("away", 3)
+    log.remove_unread_trainers()
+    for _ in range(4):
+        log.append(object(), 5, 5)
+        read(log, "here", taken)
+    assert (log.base, log.resume_index()) == (13, 13)
+
+    successor = take_over(log, "here", taken["here"])
+    successor.attach("again", "away", cache_policy=WAIT)
+    successor.credit("again", 1000, 0, 1 << 30)
+    successor.append(object(), 10, 10)
+    successor.finish()
+    assert read(successor, "again", Counter()) == 10
+    trainer = successor.trainer_report("away")
+    assert (trainer.consumed, trainer.skipped) == (10, 10), "it has the first 3 and the last 10 of 23"
+    assert trainer.consumed_ranges == (IndexRange(first=0, end=23),), "it is counted once"
+    assert successor.trainer_report("here").skipped == 0
+    successor.validate()
+
+
+def test_what_a_returned_client_consumed_before_the_log_begins_was_not_repeated() -> None:
+    log = SharedLog(capacity=100, read_ahead_bytes=1000, keep=True, first=13)
+    log.take_over([TrainerPosition(trainer_id="a", offset=13, readers=(ReaderPosition(client_id="again"),))])
+    log.attach("again", "a", cache_policy=WAIT)
+    assert log.reconcile("a", [(0, 13)]) == 0
+
+
+def test_what_is_evicted_while_elements_are_made_again_counts_as_skipped() -> None:
+    log = SharedLog(capacity=10, read_ahead_bytes=1000, keep=True)
+    log.take_over(
+        [
+            TrainerPosition(trainer_id="fast", offset=30, readers=(ReaderPosition(client_id="fast", received=30),)),
+            TrainerPosition(trainer_id="slow", readers=(ReaderPosition(client_id="slow"),)),
+        ]
+    )
+    log.attach("slow", "slow", cache_policy=CachePolicy(on_lag="skip"))
+    for _ in range(30):
+        log.append(object(), 1, 1)
+    log.credit("slow", 1000, 0, 1 << 30)
+    taken = Counter[str]()
+    while read(log, "slow", taken):
+        pass
+    slow = log.trainer_report("slow")
+    assert (slow.consumed, slow.skipped) == (10, 20)
+    log.validate()
+
+
+@pytest.mark.parametrize("policy", [CachePolicy(on_lag="skip"), CachePolicy(on_lag="wait", start="newest")])
+def test_what_went_before_is_not_for_a_trainer_that_comes_after_a_take_over_and_does_not_want_all(
+    policy: CachePolicy,
+) -> None:
+    log = SharedLog(capacity=100, read_ahead_bytes=1000, keep=True, keep_all=True, first=13)
+    log.take_over([TrainerPosition(trainer_id="late", readers=(ReaderPosition(client_id="late"),))])
+    log.attach("late", "late", cache_policy=policy)
+    log.credit("late", 1000, 0, 1 << 30)
+    log.append(object(), 10, 10)
+    assert read(log, "late", Counter()) == 10
+    assert log.trainer_report("late").skipped == 0
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_trainer_that_skips_after_a_take_over_is_counted_what_it_misses_and_nothing_that_it_has(leaves: bool) -> None:
     skip, length = CachePolicy(on_lag="skip"), 100
@@ -269,6 +338,24 @@ def test_a_trainer_that_skips_after_a_take_over_is_counted_what_it_misses_and_no
     trainer = log.trainers["slow"]
     assert 3 + trainer.consumed + trainer.skipped == length
     log.validate()
+
+
+def take_over(log: SharedLog, client: str, consumed: int) -> SharedLog:
+    """The log of a worker that takes over where all trainers need nothing before, with one reader."""
+    first = log.resume_index()
+    assert first is not None
+    successor = SharedLog(capacity=100, read_ahead_bytes=1000, keep=True, first=first)
+    reader = ReaderPosition(client_id=client, received=consumed)
+    reports = map(log.trainer_report, log.trainers)
+    successor.take_over(
+        TrainerPosition(
+            trainer_id=report.trainer_id,
+            consumed=report.consumed_ranges,
+            readers=(reader,) if report.trainer_id == client else (),
+        )
+        for report in reports
+    )
+    return successor
 
 
 def read(log: SharedLog, client: str, taken: Counter[str]) -> int:

@@ -15,10 +15,20 @@ from dsnb.dispatcher.handlers import (
     splits,
     static_index,
 )
+from dsnb.dispatcher.split_ranges import trainer_position
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
 from dsnb.wire.field_groups import WorkerIdentity, shared
-from dsnb.wire.messages import ClientReport, Loss, TaskHolding, TaskReport, WorkerReport
+from dsnb.wire.messages import (
+    ClientReport,
+    Loss,
+    TaskHolding,
+    TaskReport,
+    TrainerPosition,
+    TrainerReport,
+    WorkerReport,
+)
+from dsnb.wire.ranges import Ranges
 
 JOBS_KEPT = 100
 """How many jobs without a client are kept in full."""
@@ -166,16 +176,16 @@ def _update_progress(core: Context, task: Task, progress: TaskReport) -> None:
     before = core.transient.progress.get(task.task_id)
     core.transient.progress[task.task_id] = progress
     index = progress.resume_position.index if progress.resume_position is not None else 0
-    behind = {trainer.trainer_id for trainer in progress.trainers if trainer.offset >= index > 0}
+    past = {trainer.trainer_id: trainer for trainer in progress.trainers if trainer.offset >= index > 0}
     # A trainer that passes the resume position is news even where the position itself has not changed.
-    news = behind - {trainer.trainer_id for trainer in task.consumed_positions if trainer.offset >= index}
+    news = past.keys() - task.trainers_past_resume
     if news or (task.splits_done, task.resume_position) != (progress.splits_done, progress.resume_position):
         core.record(
             r.TaskProgressed(
                 task_id=task.task_id,
                 splits_done=progress.splits_done,
                 resume_position=progress.resume_position,
-                trainers=tuple(sorted(behind)),
+                trainers=tuple(_consumed_before(index, trainer) for _, trainer in sorted(past.items())),
             )
         )
     again = progress.repeated - (before.repeated if before and before.incarnation == progress.incarnation else 0)
@@ -189,6 +199,12 @@ def _update_progress(core: Context, task: Task, progress: TaskReport) -> None:
             "have come twice or not at all"
         )
         core.instruct(e.Announce(level="warning", text=text))
+
+
+def _consumed_before(index: int, trainer: TrainerReport) -> TrainerPosition:
+    """What a trainer consumed of the elements before an index."""
+    consumed = Ranges((part.first, part.end) for part in trainer.consumed_ranges)
+    return trainer_position(trainer.trainer_id, Ranges(consumed.within(0, index)))
 
 
 def worker_disconnected(core: Context, event: e.WorkerDisconnected) -> None:

@@ -42,7 +42,7 @@ from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.monitor.formatting import plural
 from dsnb.wire.field_groups import COLOCATED
-from dsnb.wire.messages import IndexRange, JoinRequest, Loss, ReaderPosition, TaskHolding, TaskPosition, TrainerPosition
+from dsnb.wire.messages import JoinRequest, Loss, ReaderPosition, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
 MAX_REPEATED_MS: Final = 30_000
@@ -64,7 +64,7 @@ def unassign(core: Context, task: Task, worker: str, reason: str, *, died: bool 
     """
     progress = core.transient.progress.get(task.task_id)
     consumed = tuple(
-        TrainerPosition(trainer_id=trainer.trainer_id, offset=trainer.offset, consumed=trainer.consumed_beyond)
+        TrainerPosition(trainer_id=trainer.trainer_id, consumed=trainer.consumed_ranges)
         for trainer in (progress.trainers if progress is not None else ())
     )
     core.transient.forget_progress(task.task_id)
@@ -283,9 +283,9 @@ def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition
     known = task.takeover_position or task.start_position or TaskPosition(entropy=positions.entropy_of(iteration, task))
     resume = task.resume_position
     needing = _expected_trainers(core, job, iteration) if job.cached else {""}
+    needing -= set(task.trainers_past_resume)
     if resume is None or needing - {t.trainer_id for t in trainers if t.offset >= resume.index}:
         # A trainer still needs elements before the resume position: begin where the last incarnation began.
-        trainers = list(_without_consumed_below(known.first_index, trainers))
         return replace(known, splits=task.unfinished_splits.ranges(), taken_over=True, trainers=tuple(trainers))
     return TaskPosition(
         entropy=known.entropy,
@@ -294,16 +294,8 @@ def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition
         taken_over=True,
         first_index=resume.index,
         pipeline_position=resume.pipeline_position,
-        trainers=tuple(_without_consumed_below(resume.index, trainers)),
+        trainers=tuple(trainers),
     )
-
-
-def _without_consumed_below(first_index: int, trainers: Iterable[TrainerPosition]) -> Iterable[TrainerPosition]:
-    """Positions without the ranges below the first element that will be produced."""
-    for trainer in trainers:
-        consumed = Ranges((part.first, part.end) for part in trainer.consumed)
-        consumed.drop_below(first_index)
-        yield replace(trainer, consumed=_listed(consumed))
 
 
 def _trainer_positions(task: Task, holdings: Iterable[tuple[str, str, TaskHolding]]) -> list[TrainerPosition]:
@@ -314,10 +306,6 @@ def _trainer_positions(task: Task, holdings: Iterable[tuple[str, str, TaskHoldin
         reader = ReaderPosition(client_id=client, received=holding.received, held=holding.held)
         readers.setdefault(trainer_id, []).append(reader)
     return [replace(trainer, readers=tuple(readers.get(trainer.trainer_id, ()))) for trainer in merge_positions(known)]
-
-
-def _listed(ranges: Ranges) -> tuple[IndexRange, ...]:
-    return tuple(IndexRange(first=first, end=end) for first, end in ranges)
 
 
 # ---- losses

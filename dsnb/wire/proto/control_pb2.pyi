@@ -531,7 +531,7 @@ class StageReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., depth: _Optional[int] = ..., elements: _Optional[int] = ..., busy_ns: _Optional[int] = ..., wait_ns: _Optional[int] = ..., buffered: _Optional[int] = ..., capacity: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
-    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "in_flight_ns", "consumed_beyond")
+    __slots__ = ("trainer_id", "clients", "consumed", "offset", "hits", "misses", "skipped", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "in_flight_ns", "consumed_ranges")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
@@ -545,7 +545,7 @@ class TrainerReport(_message.Message):
     RATE_FIELD_NUMBER: _ClassVar[int]
     EVICTION_IN_S_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_NS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMED_BEYOND_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_RANGES_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
     consumed: int
@@ -559,8 +559,8 @@ class TrainerReport(_message.Message):
     rate: float
     eviction_in_s: float
     in_flight_ns: int
-    consumed_beyond: _containers.RepeatedCompositeFieldContainer[IndexRange]
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., in_flight_ns: _Optional[int] = ..., consumed_beyond: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
+    consumed_ranges: _containers.RepeatedCompositeFieldContainer[IndexRange]
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., consumed: _Optional[int] = ..., offset: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., in_flight_ns: _Optional[int] = ..., consumed_ranges: _Optional[_Iterable[_Union[IndexRange, _Mapping]]] = ...) -> None: ...
 
 class LinkReport(_message.Message):
     __slots__ = ("client_id", "trainer_id", "transfer", "reason", "frame_slices", "fallbacks", "held_bytes", "fallback_reason", "sent", "task_id", "worker", "at_end")
