@@ -145,6 +145,13 @@ FOUND = (
         'a trainer with `on_lag="skip"` had lost two elements when its worker stopped; the worker that took the task '
         "over gave them to it, and they stayed counted as skipped",
     ),
+    Found(
+        4058248,
+        ("ec7c3a3",),
+        'elements were evicted while a trainer with `on_lag="wait"` was away; another incarnation of the task served '
+        "it when it returned, and what it missed was not counted",
+    ),
+    Found(4150283, ("ec7c3a3",), 'the same with `on_lag="spill"`'),
 )
 """In the order in which they were found, with those of one commit together."""
 
