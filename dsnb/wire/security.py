@@ -79,7 +79,7 @@ from dsnb.errors import (
     UnavailableError,
 )
 
-PROTOCOL_VERSION: Final = "4"
+PROTOCOL_VERSION: Final = "5"
 HELLO_PATH: Final = "/dsnb.v1.Dispatcher/Hello"
 VERSION_HEADER: Final = "dsnb-version"
 PROOF_HEADER: Final = "dsnb-proof-bin"

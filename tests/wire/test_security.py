@@ -174,9 +174,9 @@ def reflected(proof: Proof) -> Any:
         (with_token(""), PermissionDeniedError, "the token is wrong"),
         (the_token_itself, PermissionDeniedError, "none was given"),
         (cut, PermissionDeniedError, "none was given"),
-        (of_version("1"), FailedPreconditionError, "version 1 of the protocol, this server 4"),
-        (of_version("5"), FailedPreconditionError, "version 5 of the protocol, this server 4"),
-        (without_a_version, FailedPreconditionError, "version None of the protocol, this server 4"),
+        (of_version("1"), FailedPreconditionError, f"version 1 of the protocol, this server {PROTOCOL_VERSION}"),
+        (of_version("99"), FailedPreconditionError, f"version 99 of the protocol, this server {PROTOCOL_VERSION}"),
+        (without_a_version, FailedPreconditionError, f"version None of the protocol, this server {PROTOCOL_VERSION}"),
         (for_another_instance, UnavailableError, "another instance"),
         (for_another_method, PermissionDeniedError, "the token is wrong"),
         (reflected, PermissionDeniedError, "the token is wrong"),
@@ -191,7 +191,7 @@ def reflected(proof: Proof) -> Any:
         "the token itself",
         "a cut proof",
         "version 1",
-        "version 4",
+        "version 99",
         "no version",
         "for another instance",
         "for another method",
@@ -215,7 +215,7 @@ def test_the_version_of_an_older_dsnb_is_told_in_words_that_it_shows(caller: Bar
     refused = refusal_of(caller, FORGET, b"", shown)
     assert isinstance(refused, FailedPreconditionError)
     assert str(refused).splitlines() == [
-        "the caller speaks version 1 of the protocol, this server 4",
+        f"the caller speaks version 1 of the protocol, this server {PROTOCOL_VERSION}",
         "  dsnb: nothing was changed",
         "  try:  install the same version of dsnb on both sides",
     ]
