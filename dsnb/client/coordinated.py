@@ -52,6 +52,7 @@ from dsnb.wire.messages import (
     Empty,
     EndRequest,
     IterationPosition,
+    JoinReply,
     Loss,
     PositionRequest,
 )
@@ -226,15 +227,7 @@ class CoordinatedStage(JobReader):
         self._losses_received = joined.loss_count
         self._consumer_timeout_s = joined.consumer_timeout_ms / 1000
         self._inbox = CoordinatedInbox(options.num_consumers, options.consumer_index)
-        self._tasks = CoordinatedTaskTable(
-            self._inbox,
-            joined.client_id,
-            options,
-            self._channel.token,
-            joined.instance,
-            connected=lambda: self._control.broken_since is None,
-            deployment_mode=joined.deployment_mode,
-        )
+        self._tasks = self._task_table(joined)
         self._acknowledged_halt = self._missed_reported = self._dropped_reported = 0
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
@@ -262,6 +255,17 @@ class CoordinatedStage(JobReader):
         self._inbox.updates.append(ClientUpdate(has_state=True, tasks=joined.tasks))
         self._maintenance.start()
         self._control.start()
+
+    def _task_table(self, joined: JoinReply) -> CoordinatedTaskTable:
+        return CoordinatedTaskTable(
+            self._inbox,
+            joined.client_id,
+            self._options,
+            self._channel.token,
+            joined.instance,
+            connected=lambda: self._control.broken_since is None,
+            deployment_mode=joined.deployment_mode,
+        )
 
     def _follow_previous_read(self, service: ServiceAddress) -> None:
         """Wait until this process's last read for the consumer has left, and said which round is next."""

@@ -80,7 +80,7 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
                 found = next_task_round(schedule, task, min(round_number, end))
         return found
 
-    def in_turn(self, tasks: Sequence[str], round_number: int) -> tuple[str, ...]:
+    def in_schedule_order(self, tasks: Sequence[str], round_number: int) -> tuple[str, ...]:
         """Order tasks as they would give rounds from a round on, new ones last: an agreement changes no turns."""
         schedule = schedule_of(self.schedules, round_number)
         if schedule is None or schedule.joined or not schedule.tasks:

@@ -23,6 +23,7 @@ from dsnb.arguments import (
     integer,
     nbytes,
     optional,
+    path,
     seconds,
     short_repr,
 )
@@ -74,12 +75,14 @@ from dsnb.pipeline.operations.zip import Zip
 from dsnb.pipeline.peeked_element import PeekedElement
 from dsnb.pipeline.position import DatasetIteration, IterationCounter
 from dsnb.pipeline.reading import first_element, reduced, single_element
+from dsnb.pipeline.saving import save_dataset
 from dsnb.pipeline.seen_specs import seen_spec
 from dsnb.pipeline.sources.arrays import column_of, flatten_input, tensor_of
 from dsnb.pipeline.sources.files import ListFiles, Pattern, matching_files, paths
 from dsnb.pipeline.sources.generator import Generator
 from dsnb.pipeline.sources.random_numbers import RandomNumbers
 from dsnb.pipeline.sources.range import Range
+from dsnb.pipeline.sources.saved_files import saved_files
 from dsnb.pipeline.sources.slices import Slices
 from dsnb.pipeline.sources.tensors import Tensors
 from dsnb.pipeline.specs import are_compatible
@@ -95,7 +98,7 @@ from dsnb.pipeline.validate import (
     seed,
     weights_or_equal,
 )
-from dsnb.storage.urls import without_password
+from dsnb.storage.urls import absolute, without_password
 
 AUTOTUNE: Final = validate.AUTOTUNE
 """For `num_parallel_calls` and `buffer_size`: dsnb chooses the value by measuring while the pipeline runs."""
@@ -1251,6 +1254,53 @@ class Dataset:
             10
         """
         return reduced(self, initial_state, reduce_func)
+
+    @checked(path=path, file_bytes=integer(1, hint="pass a number of bytes, 1 or more"))
+    def save(self, path: str | os.PathLike[str], file_bytes: int = 128 << 20) -> None:
+        """Read one epoch and write its elements to a new folder, from which `Dataset.load` reads them (as in tf.data).
+
+        The folder gets its name once it is complete: a save that fails, or is interrupted, leaves nothing. To have
+        workers make the elements, put `distribute` in front of it.
+
+        Args:
+            path: The folder; it must not exist.
+            file_bytes: From which size on a new file begins. Files are the splits of a DYNAMIC job that reads them.
+
+        Raises:
+            AlreadyExistsError: the path exists.
+            InvalidArgumentError: the dataset never ends. The error of an element is raised as it is.
+            UnimplementedError: the path is a URL.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     Dataset.range(1000).map(lambda x: x * x).save(f"{folder}/squares")
+            ...     squares = Dataset.load(f"{folder}/squares")
+            ...     len(squares), int(next(iter(squares.skip(9))))
+            (1000, 81)
+        """
+        save_dataset(self, str(path), file_bytes)
+
+    @staticmethod
+    @checked(path=path, element_spec=optional(spec_rule))
+    def load(path: str | os.PathLike[str], element_spec: Any = None) -> Dataset:
+        """Return the dataset that `save` wrote (as in tf.data), in the order in which it was saved.
+
+        Args:
+            path: The folder, or the URL of a copy of it.
+            element_spec: Compared with that of the saved elements; None to use that.
+
+        Raises:
+            NotFoundError: there is no complete saved dataset.
+            InvalidArgumentError: the saved elements have another spec.
+            FailedPreconditionError: another version of dsnb saved it. While reading: DataLossError in place of the rest
+                of a file that is damaged; FileNotFoundError in place of a file that is missing.
+
+        Example:
+            >>> Dataset.load("squares")  # doctest: +SKIP
+            Dataset(saved(1), element_spec=TensorSpec((), int64))
+        """
+        return Dataset(saved_files(absolute(str(path)), element_spec))
 
     @checked()
     def get_single_element(self) -> Any:

@@ -39,7 +39,7 @@ NOT_HERE = {
     207: "pinned buffers: elements are NumPy arrays in the client's memory; moving them to a device is up to the user",
     208: "hooks on the client's buffer: status() has each client's elements and waiting times",
     313: "a profiler on the worker's port: status() and the dashboard have the times of each operation",
-    331: "dsnb does not save datasets through a service; Dataset.cache(where) stores what was produced",
+    331: "workers of dsnb do not save datasets; Dataset.save writes from the process that calls it",
 }
 
 DIFFERS = {

@@ -214,7 +214,7 @@ def _agree(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) ->
     """Plan the rounds from where all consumers are."""
     rounds = agreed.rounds
     settled, first, dropped = agreed.settle_gone_tasks()
-    tasks = rounds.in_turn(agreed.tasks, agreed.first_round)
+    tasks = rounds.in_schedule_order(agreed.tasks, agreed.first_round)
     joined, leftovers = agreed.joined, rounds.leftovers
     if leftovers is None and _all_data_ended(core, iteration, tasks):
         lengths = {task: rounds.lengths[task] for task in _in_lasting_order(core, iteration, tasks)}
