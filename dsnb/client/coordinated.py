@@ -216,13 +216,7 @@ class CoordinatedStage(JobReader):
         """When all rounds were taken, and since when the dispatcher has not answered that; 0 before."""
         self._follow_previous_read(service)
         self._channel = open_channel(service.address, service.token)
-        try:
-            position = start_position.position if start_position is not None else None
-            joined = join(self._channel, dataset_id, options, iteration, position)
-        except BaseException:
-            self._channel.close()
-            raise
-        self._joined = joined
+        joined = self._joined = self._join(dataset_id, iteration, start_position)
         self._client_id, self._instance = joined.client_id, joined.instance
         self._losses_received = joined.loss_count
         self._consumer_timeout_s = joined.consumer_timeout_ms / 1000
@@ -255,6 +249,14 @@ class CoordinatedStage(JobReader):
         self._inbox.updates.append(ClientUpdate(has_state=True, tasks=joined.tasks))
         self._maintenance.start()
         self._control.start()
+
+    def _join(self, dataset_id: str, iteration: int, start_position: StartPosition | None) -> JoinReply:
+        position = start_position.position if start_position is not None else None
+        try:
+            return join(self._channel, dataset_id, self._options, iteration, position)
+        except BaseException:
+            self._channel.close()
+            raise
 
     def _task_table(self, joined: JoinReply) -> CoordinatedTaskTable:
         return CoordinatedTaskTable(
