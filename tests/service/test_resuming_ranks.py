@@ -124,6 +124,24 @@ def test_operations_behind_distribute_hold_nothing_back() -> None:
     assert {len(rank) for rank in before} == {12}
 
 
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_another_number_of_ranks_goes_on(count: int) -> None:
+    with Cluster(2) as cluster:
+        before, states, _ = read_and_save(cluster.service, 10)
+
+    def train(service: Any, rank: int) -> list[int]:
+        elements = iter(rank_of(service, rank, world_size=count))
+        elements.load_state_dict(states[0])
+        with elements:
+            return rows(elements)
+
+    with Cluster(2) as cluster:
+        after = together(partial(train, cluster.service), count)
+    left = ROWS - 10 * RANKS
+    assert {len(rank) for rank in after} == {-(-left // count)}
+    assert {row for rank in (*before, *after) for row in rank} == set(range(ROWS))
+
+
 def test_the_position_of_any_rank_is_good_for_all() -> None:
     with Cluster(2) as cluster:
         before, states, _ = read_and_save(cluster.service, 5)
