@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
-from typing import Any, cast
+from typing import Any
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -234,8 +234,8 @@ class CoordinatedStage(JobReader):
             receive=self._receive_update,
             failed=self._inbox.set_refusal,
         )
-        self._over, self._last_position = False, cast("IterationPosition | None", None)
-        """Whether the iteration is over, and the dispatcher's part of the position then: it may drop the iteration."""
+        self._last_position: IterationPosition | None = None
+        """The dispatcher's part of the position at the end: it may drop the iteration afterwards."""
         self._position_lock = threading.Lock()
         self._failed_tasks: set[str] = set()
         self._undecoded_task = ""
@@ -251,7 +251,7 @@ class CoordinatedStage(JobReader):
         self._control.start()
 
     def _join(self, dataset_id: str, iteration: int, start_position: StartPosition | None) -> JoinReply:
-        position = start_position.position if start_position is not None else None
+        position = start_position.position if start_position is not None and start_position.skippable else None
         try:
             return join(self._channel, dataset_id, self._options, iteration, position)
         except BaseException:
@@ -318,20 +318,23 @@ class CoordinatedStage(JobReader):
         Raises:
             FailedPreconditionError: this iteration has no exact position, or this consumer does not know its beginning.
         """
+        with self._position_lock:
+            position = self._last_position or self._fetch_position()
+        return self._encode(count, position)
+
+    def _encode(self, count: int, position: IterationPosition) -> dict[str, Any]:
         with self._inbox.changed:
-            taken, missed = self._inbox.rounds.taken, self._inbox.rounds.missed
-            total, elements = self._skipped + taken.total, taken.elements_after(count - self._skipped)
+            rounds = self._inbox.rounds
+            taken, missed, to_come = rounds.taken, rounds.missed, rounds.tasks_to_come()
+            before, now = taken.elements_after(count - self._skipped), taken.elements_after(taken.total)
             failed = set(self._failed_tasks)
         if taken.first_round or missed:
             raise no_position_error(
                 f"{self._consumer_name} joined this pass when the others had begun it",
-                "take the position in another consumer, or in the next pass",
+                "take the position in a pass that all consumers read from its beginning",
             )
-        with self._position_lock:
-            if self._over and count >= total:
-                return encode_end(self._joined.iteration, total)
-            position = self._last_position or self._fetch_position()
-        return encode_rounds(self._joined.iteration, count, elements, failed, position)
+        to_come |= {task for task, elements in now.items() if elements > before.get(task, 0)}
+        return encode_rounds(self._joined.iteration, count, before, to_come, failed, position)
 
     def _fetch_position(self) -> IterationPosition:
         request = PositionRequest(client_id=self._client_id)
@@ -424,15 +427,21 @@ class CoordinatedStage(JobReader):
         with self._position_lock:
             try:
                 reply = self._channel.call(CONFIRM_END, request, timeout=2.0)
-                over, self._last_position = reply.finished, reply.position
+                over, self._last_position = reply.finished, reply.position if reply.finished else None
             except NotFoundError:
                 over = True  # it was counted as lost, and has all rounds
             except UnavailableError:
                 over = self._assume_end(now)
-            self._over = over
         if over and self._on_end is not None:
-            self._on_end(encode_end(self._joined.iteration, self._skipped + self._inbox.rounds.taken.total))
+            total = self._skipped + self._inbox.rounds.taken.total
+            self._on_end(self._final_position(total))
         return over
+
+    def _final_position(self, total: int) -> dict[str, Any]:
+        """The position at the end of the pass. Other ranks may not know yet that it is the end: it says so besides."""
+        if self._last_position is None:
+            return encode_end(self._joined.iteration, total)
+        return {**self._encode(total, self._last_position), "end": total}
 
     def _assume_end(self, now: float) -> bool:
         """Whether to treat the iteration as over without the dispatcher's answer: if it is gone, or silent for long."""

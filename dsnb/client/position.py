@@ -135,12 +135,14 @@ class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
         skippable: Elements of the iteration that need not come again.
         position: The position of the iteration's tasks and split providers, for the dispatcher.
         read_order: Pairs of a task's index in `position` and how many of its elements come next.
+        end: In a coordinated read: how many elements the iteration has; None if that was not known.
     """
 
     iteration: int
     skippable: int
     position: IterationPosition
     read_order: tuple[tuple[int, int], ...]
+    end: int | None = None
 
 
 def encode_position(
@@ -180,7 +182,12 @@ def encode_position(
 
 
 def encode_rounds(
-    iteration: int, count: int, elements: Mapping[str, int], failed: AbstractSet[str], pass_position: IterationPosition
+    iteration: int,
+    count: int,
+    elements: Mapping[str, int],
+    to_come: AbstractSet[str],
+    failed: AbstractSet[str],
+    pass_position: IterationPosition,
 ) -> dict[str, Any]:
     """Encode the position after the first rounds of a coordinated read, as plain data.
 
@@ -188,20 +195,29 @@ def encode_rounds(
         iteration: Number of the iteration.
         count: How many rounds.
         elements: How many elements of each task are in them, in the order in which the tasks go on.
+        to_come: The tasks of which further rounds are known.
         failed: The tasks of which an element was an error.
         pass_position: The dispatcher's part of the position.
 
     Raises:
         FailedPreconditionError: the iteration cannot be reproduced.
     """
+    if not count:
+        return encode_beginning(iteration)
     known = {task.task_id: task for task in pass_position.tasks}
+    known |= {task.task_id: task for task in pass_position.gone_tasks if task.task_id in to_come}
+    if not to_come <= known.keys():
+        raise no_position_error(
+            "rounds of a worker that is gone are still to come", "take the position again a few steps later"
+        )
     order = [task for task in elements if task in known]
     ordered = tuple(known[task] for task in (*order, *(task for task in known if task not in elements)))
     progress = {
         task.task_id: TaskProgress(task.incarnation, elements.get(task.task_id, 0), task.task_id in failed)
         for task in ordered
     }
-    return encode_position(iteration, count, progress, [], set(), replace(pass_position, tasks=ordered))
+    encoded = encode_position(iteration, count, progress, [], set(), replace(pass_position, tasks=ordered))
+    return {**encoded, "root": pass_position.entropy}
 
 
 def encode_beginning(iteration: int) -> dict[str, Any]:
@@ -308,11 +324,19 @@ def _decode_position(state: Any) -> StartPosition:
         for task in state["tasks"]
     )
     providers = tuple(ProviderPosition(repetition=repetition, next=n) for repetition, n in state["providers"])
+    rounds = state["behind"] + 0 if "root" in state else 0
     return StartPosition(
         iteration=state["repetition"],
         skippable=state["behind"],
-        position=IterationPosition(tasks=tasks, providers=providers, num_shards=state["shards"]),
+        position=IterationPosition(
+            tasks=tasks,
+            providers=providers,
+            num_shards=state["shards"],
+            entropy=state.get("root", 0) + 0,
+            rounds=rounds,
+        ),
         read_order=tuple((number + 0, count + 0) for number, count in state["turns"]),
+        end=state.get("end"),
     )
 
 

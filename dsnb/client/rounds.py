@@ -78,7 +78,7 @@ class TakenRounds:
         self.total = 0
         """How many rounds were taken."""
         self.first_round: int | None = None
-        """The first round that was taken; None if none was."""
+        """The round with which the consumer began; None before."""
         self._consumers = consumers
         self._runs: list[tuple[int, int, RoundSchedule]] = []
         """For each run: how many rounds were taken before it, its first round, and its schedule."""
@@ -88,8 +88,6 @@ class TakenRounds:
         before, first, known = self._runs[-1] if self._runs else (0, -1, None)
         if known != schedule or round_number - first != self.total - before:
             self._runs.append((self.total, round_number, schedule))
-        if self.first_round is None:
-            self.first_round = round_number
         self.total += 1
 
     def elements_after(self, count: int) -> dict[str, int]:
@@ -190,6 +188,7 @@ class ConsumerRounds:
         if not self.begun and newest is not None and newest.halt >= self._acknowledged_halt > 0:
             self.begun = True
             self.next_round = min(lineup.first_round for lineup in self._schedules if lineup.halt == newest.halt)
+            self.taken.first_round = self.next_round
         self._halted = bool(update.halt) or not self.begun
         self._halt = update.halt
         self._drop_unneeded()
@@ -351,9 +350,13 @@ class ConsumerRounds:
             for task, turn in self._planned_starts().items():
                 if task in self._tasks:
                     self._tasks[task].drop_before(turn)
-        needed = {task for lineup in self._schedules if self._has_rounds_left(lineup) for task in lineup.tasks}
+        needed = self.tasks_to_come()
         for task in [task for task in self._tasks if task not in self._active_tasks and task not in needed]:
             del self._tasks[task]
+
+    def tasks_to_come(self) -> set[str]:
+        """The tasks of the rounds that are still to be taken, as far as they are scheduled."""
+        return {task for lineup in self._schedules if self._has_rounds_left(lineup) for task in lineup.tasks}
 
     def _planned_starts(self) -> dict[str, int]:
         """The first task round of each task, for this consumer, since the last agreement."""

@@ -44,13 +44,26 @@ class ServiceStage(Stage):
         source_key: Identifies the source, and its pass, within the local pipeline.
         start_state: The position at which the stage begins, encoded.
         skippable: Elements that need not come again; skipping them does not join the job.
+        end: How many elements there are, if the start position says so.
+        replayable: Whether the same elements come again in the same order, if an operation behind it needs them.
     """
 
     def __init__(
-        self, join: Callable[[], JobReader], source_key: str = "", start_state: Any = None, skippable: int = 0
+        self,
+        join: Callable[[], JobReader],
+        source_key: str = "",
+        start_state: Any = None,
+        skippable: int = 0,
+        *,
+        end: int | None = None,
+        replayable: bool = True,
     ) -> None:
         super().__init__("from the service")
         self.source_key = source_key
+        self.replayable = replayable
+        self._end = end
+        self._passed_end = False
+        """Whether elements behind the end were to be skipped: the pipeline is in a later pass."""
         self._join = join
         self._start_state = start_state
         self._skippable = skippable
@@ -95,6 +108,8 @@ class ServiceStage(Stage):
 
     def produce(self, want: int) -> Run:
         """Return the next elements that the service delivered."""
+        if self._passed_end:
+            return []
         reader = self._joined_reader()
         try:
             return reader.pull(want)
@@ -113,6 +128,9 @@ class ServiceStage(Stage):
         if self._reader is None and self._skipped + count <= self._skippable:
             self._skipped += count
             return count
+        if self._reader is None and self._end == self._skippable:
+            left, self._skipped, self._passed_end = self._end - self._skipped, self._end, True
+            return left
         return self._joined_reader().skip(count)
 
     def source_position(self, count: int) -> Any:

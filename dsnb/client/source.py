@@ -111,8 +111,12 @@ class FromService(Operation, frozen=True, kw_only=True):
 
     @property
     def position_identity(self) -> Any:
-        """The mode and the pipeline's digest: a position does not depend on the service's address or the job's name."""
-        return self.options.mode.name, self.pipeline if isinstance(self.pipeline, str) else ""
+        """The mode, and the pipeline's digest: a position does not depend on the service's address or the job's name.
+
+        Nor on the number of ranks; but it counts rounds if there are ranks.
+        """
+        digest = self.pipeline if isinstance(self.pipeline, str) else ""
+        return (self.options.mode.name, digest, *(("ranks",) if self.options.num_consumers else ()))
 
     def split_provider(self) -> SplitProvider | None:
         """Refused: a service delivers elements, not splits."""
@@ -150,6 +154,8 @@ class FromService(Operation, frozen=True, kw_only=True):
             source_key,
             state if state is not None else encode_beginning(iteration),
             start_position.skippable if start_position is not None else 0,
+            end=start_position.end if start_position is not None else None,
+            replayable=not self.options.num_consumers,
         )
 
     def _join(self, origin: ClientOrigin, iteration: int, *position_args: Any, endless: bool) -> JobReader:

@@ -110,7 +110,8 @@ class IterationCreated(Stored, frozen=True, kw_only=True):
         resumed: Whether it begins at a reading position.
         providers: In a resumed DYNAMIC iteration, the repetition and the next split of each provider.
         num_consumers: How many consumers a coordinated read has; 0 otherwise.
-        position_digest: The digest of the reading position at which it was to begin; empty if there was none.
+        position_key: Identifies the position at which the consumers of a coordinated read began; empty for the
+            beginning.
     """
 
     job: str
@@ -120,7 +121,7 @@ class IterationCreated(Stored, frozen=True, kw_only=True):
     resumed: bool = False
     providers: tuple[tuple[int, int], ...] = ()
     num_consumers: int = 0
-    position_digest: str = ""
+    position_key: str = ""
 
 
 class IterationClosed(Stored, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.dispatcher import records as r
+from dsnb.wire.messages import TaskPosition
 from dsnb.wire.schedule import Leftovers, RoundSchedule, next_task_round, schedule_of
 
 
@@ -34,6 +35,8 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
     """Whether the data of a task have ended since the last agreement."""
     leftovers: dict[str, Leftovers] | None = None
     """For each task, who gets its left-over elements; None until the data of all tasks have ended."""
+    gone_tasks: list[TaskPosition] = msgspec.field(default_factory=list)
+    """The tasks that the iteration lost: consumers may still hold rounds of them."""
     joined_consumers: list[int] = msgspec.field(default_factory=list)
     """The consumers that have, or had, a client."""
     ended_consumers: list[int] = msgspec.field(default_factory=list)

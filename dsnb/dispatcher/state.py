@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.round_state import Rounds
@@ -115,10 +116,34 @@ class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     the end. The iteration then ends with its last client, even if no worker has reported yet that everything is
     consumed. Never set for a cached job."""
     rounds: Rounds | None = None
-    position_digest: str = ""
-    """The digest of the reading position at which it was to begin; empty if there was none."""
+    position_key: str = ""
+    """Identifies the position at which the consumers of a coordinated read began; empty for the beginning."""
     first_client: int = 0
     """The lowest client number that can belong to this iteration."""
+
+
+_ENTROPY_RANGE = 2**63
+
+
+def entropy_of(iteration: Iteration, task: Task) -> int:
+    """The root of what a task draws without a seed. All shards share it, because they are parts of one order."""
+    if task.start_position is not None:
+        return task.start_position.entropy
+    if task.takeover_position is not None:
+        return task.takeover_position.entropy
+    return iteration.entropy if iteration.shards else (iteration.entropy + int(task.task_id)) % _ENTROPY_RANGE
+
+
+def position_of(iteration: Iteration, task: Task) -> TaskPosition:
+    """Where a task began, and all splits that it was given."""
+    begin = task.start_position or TaskPosition(entropy=entropy_of(iteration, task))
+    return replace(
+        begin,
+        task_id=task.task_id,
+        incarnation=task.sequence_incarnation,
+        shard=max(0, task.shard),
+        splits=task.all_splits.ranges(),
+    )
 
 
 class Job(msgspec.Struct, forbid_unknown_fields=True):
@@ -270,7 +295,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             entropy=record.entropy,
             allows_several_tasks=record.resumed,
             rounds=Rounds([""] * record.num_consumers) if record.num_consumers else None,
-            position_digest=record.position_digest,
+            position_key=record.position_key,
             first_client=self.next_numbers["client"],
         )
         for provider, (repetition, following) in zip(
@@ -366,7 +391,10 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     def _task_dropped(self, record: r.TaskDropped) -> None:
         task = self.tasks.pop(record.task_id)
-        self.iteration(task.job, task.iteration).tasks.remove(record.task_id)
+        iteration = self.iteration(task.job, task.iteration)
+        iteration.tasks.remove(record.task_id)
+        if iteration.rounds is not None:
+            iteration.rounds.gone_tasks.append(position_of(iteration, task))
 
     def _client_joined(self, record: r.ClientJoined) -> None:
         self.clients[record.client_id] = Client(

@@ -94,6 +94,9 @@ class IterationPosition(msgspec.Struct, frozen=True, kw_only=True):
     providers: tuple[ProviderPosition, ...] = ()
     num_shards: int = 0
     inexact_reason: str = ""
+    entropy: int = 0
+    rounds: int = 0
+    gone_tasks: tuple[TaskPosition, ...] = ()
 
 
 class TaskPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

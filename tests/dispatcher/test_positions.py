@@ -9,7 +9,7 @@ import pytest
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.handlers import positions
 from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES, SplitRanges
-from dsnb.dispatcher.state import replay
+from dsnb.dispatcher.state import entropy_of, replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition
 from tests.dispatcher.simulation import Service
@@ -74,7 +74,7 @@ def test_a_resumed_task_goes_on_behind_the_splits_that_it_had(service: Service) 
     )
     assert (first.grants[0].cursor, first.grants[0].end) == (4, 10)
     assert service.core.state.iteration("train", 0).providers[0].next == 10
-    assert positions.entropy_of(service.core.state.iteration("train", 0), first) == 5
+    assert entropy_of(service.core.state.iteration("train", 0), first) == 5
 
 
 def test_old_tasks_are_dealt_to_the_workers_that_there_are(service: Service) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import FailedPreconditionError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from tests.support.cluster import Cluster
 from tests.support.reading import first, run_in_threads
 
@@ -211,6 +212,122 @@ def test_endless_data_go_on_too() -> None:
         states, after = zip(*together(partial(train, cluster.service)), strict=True)
     with Cluster(2) as cluster:
         assert together(partial(go_on, cluster.service, list(states))) == list(after)
+
+
+# ---- found by a review
+
+
+def save_at(iterators: list[Any], steps: int) -> tuple[list[list[int]], list[State]]:
+    """Take so many steps in all ranks, and save each of them."""
+
+    def train(rank: int) -> tuple[list[int], State]:
+        before = rows(itertools.islice(iterators[rank], steps))
+        return before, json.loads(json.dumps(iterators[rank].state_dict()))
+
+    before, states = zip(*together(train), strict=True)
+    return list(before), list(states)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::dsnb.errors.DataLossWarning")
+@pytest.mark.parametrize("ask_first", [True, False], ids=["some before it left", "all after it left"])
+def test_rounds_of_a_worker_that_left_come_after_the_position(ask_first: bool) -> None:
+    data = dsnb.Dataset.range(400)
+    with Cluster(2) as cluster:
+        iterators = [iter(rank_of(cluster.service, rank, data)) for rank in range(RANKS)]
+        before = together(lambda rank: rows(itertools.islice(iterators[rank], 20)))
+        early = iterators[0].state_dict() if ask_first else None
+        cluster.workers[0].stop()
+        cluster.service.wait_until(lambda status: len(status.workers) == 1)
+        states = [iterators[rank].state_dict() for rank in range(RANKS)]
+        states[0] = early or states[0]
+        for elements in iterators:
+            elements.close()
+    with Cluster(2) as cluster:
+        after = resume(cluster.service, states, data=data)
+    assert {len(rank) for rank in after} == {-(-(400 - 60) // 3)}
+    assert {row for rank in (*before, *after) for row in rank} == set(range(400))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passes", [1, 3])
+def test_ranks_that_know_of_the_end_go_on_with_those_that_do_not(passes: int) -> None:
+    data = dsnb.Dataset.range(102)
+
+    def behind(service: Any, rank: int) -> dsnb.Dataset:
+        return rank_of(service, rank, data).repeat(passes).prefetch(4)
+
+    with Cluster(2) as cluster:
+        iterators = [iter(behind(cluster.service, rank)) for rank in range(RANKS)]
+        before = together(lambda rank: rows(itertools.islice(iterators[rank], 34)))
+        states = [iterators[rank].state_dict() for rank in (1, 2)]
+        threading.Event().wait(0.5)  # rank 0 prefetches over the end
+        states.insert(0, iterators[0].state_dict())
+        for elements in iterators:
+            elements.close()
+    for _ in range(2):
+        with Cluster(2) as cluster:
+
+            def train(rank: int, service: Any = cluster.service) -> list[int]:
+                elements = iter(behind(service, rank))
+                elements.load_state_dict(states[rank])
+                with elements:
+                    return rows(elements)
+
+            after = together(train)
+        assert {len(rank) for rank in after} == {34 * (passes - 1)}
+    got = Counter(row for rank in (*before, *after) for row in rank)
+    assert got == dict.fromkeys(range(102), passes)
+
+
+@pytest.mark.slow
+def test_a_rank_that_joins_again_before_any_round_changes_nothing() -> None:
+    with Cluster(2) as cluster:
+        before, states, _ = read_and_save(cluster.service, 10)
+    with Cluster(2) as cluster:
+        first_try = iter(rank_of(cluster.service, 1))
+        first_try.load_state_dict(states[1])
+        first_try.start()
+        first_try.close()
+        after = resume(cluster.service, states)
+    assert {row for rank in (*before, *after) for row in rank} == set(range(ROWS))
+
+
+@pytest.mark.slow
+def test_going_back_to_an_earlier_pass_begins_the_later_ones_anew() -> None:
+    with Cluster(2) as cluster:
+        _, states, _ = read_and_save(cluster.service, 10)
+        datasets = [rank_of(cluster.service, rank) for rank in range(RANKS)]
+        together(lambda rank: rows(itertools.islice(datasets[rank], 5)))
+
+        def train(rank: int) -> list[int]:
+            elements = iter(datasets[rank])
+            elements.load_state_dict(states[rank])
+            with elements:
+                steps = [sum(1 for _ in elements)]
+            return [*steps, *(sum(1 for _ in datasets[rank]) for _ in range(2))]
+
+        assert together(train) == [[24, 34, 34]] * RANKS
+
+
+def test_positions_of_ranks_and_of_others_are_not_for_each_other() -> None:
+    with Cluster(2) as cluster:
+        _, states, _ = read_and_save(cluster.service, 5)
+        plain = iter(dsnb.Dataset.range(ROWS).apply(dsnb.distribute("distributed_epoch", cluster.service)))
+        with pytest.raises(InvalidArgumentError, match="position"):
+            plain.load_state_dict(states[0])
+        plain.close()
+
+
+@pytest.mark.slow
+def test_an_operation_that_mixes_rounds_has_no_position() -> None:
+    with Cluster(1) as cluster:
+        iterators = [iter(rank_of(cluster.service, rank).shuffle(8)) for rank in range(RANKS)]
+        together(lambda rank: rows(itertools.islice(iterators[rank], 3)))
+        with pytest.raises(FailedPreconditionError, match="put the operation that mixes elements before `distribute`"):
+            iterators[0].state_dict()
+        for elements in iterators:
+            elements.close()
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
     job = _get_or_create_job(core, request)
     number = request.previous_iteration if request.previous_client_id else _choose_iteration(core, job, request)
     if request.position is not None and not positions.is_for(job.iterations.get(number), request):
-        _drop_existing_iteration(core, job, number)
+        _drop_existing_iterations(core, job, number)
     iteration = job.iterations.get(number)
     if iteration is None:
         iteration = _create_iteration(core, job, number, request)
@@ -114,7 +114,9 @@ def _choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:
     """The number of the iteration that a client reads. A consumer reads the first one that it has not read whole."""
     if job.cached:
         return cached_iterations.choose_iteration(core, job, request)
-    if job.num_consumers and request.position is None:
+    if request.position is not None:
+        return request.iteration
+    if job.num_consumers:
         known = [*job.iterations, *job.archived_iterations]
         return next(number for number in count(min(known, default=request.iteration)) if not _is_over(job, number))
     number = request.iteration
@@ -492,19 +494,21 @@ def _new_name(core: Context) -> str:
     return f"anonymous-{number}"
 
 
-def _drop_existing_iteration(core: Context, job: Job, number: int) -> None:
+def _drop_existing_iterations(core: Context, job: Job, number: int) -> None:
     """Forget an iteration, finished or not, so that it can begin at a position.
 
     Only a coordinated read may still have clients. Its consumers move on together: one that goes back to a position
-    ends the reading of the others, until they go back too.
+    ends the reading of the others, in whichever unfinished iteration they are, until they go back too.
     """
-    iteration = job.iterations.get(number)
-    if iteration is not None:
-        for client in list(iteration.clients):
-            remove_client(core, core.state.clients[client])
-        free_iteration(core, job, iteration)
-    if iteration is not None or number in job.archived_iterations:
-        core.record(r.IterationDropped(job=job.name, iteration=number))
+    unfinished = [other for other, found in job.iterations.items() if job.num_consumers and not found.finished]
+    for other in dict.fromkeys([number, *unfinished]):
+        iteration = job.iterations.get(other)
+        if iteration is not None:
+            for client in list(iteration.clients):
+                remove_client(core, core.state.clients[client])
+            free_iteration(core, job, iteration)
+        if iteration is not None or other in job.archived_iterations:
+            core.record(r.IterationDropped(job=job.name, iteration=other))
 
 
 def _create_iteration(core: Context, job: Job, number: int, request: JoinRequest) -> Iteration:
@@ -520,7 +524,7 @@ def _create_iteration(core: Context, job: Job, number: int, request: JoinRequest
             num_shards=num_shards,
             entropy=core.entropy,
             num_consumers=job.num_consumers,
-            position_digest=positions.digest(request.position),
+            position_key=positions.key_of(request.position),
         )
     )
     if archived:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.handlers.cached_iterations import is_endless
-from dsnb.dispatcher.handlers.positions import entropy_of, start_position_of
-from dsnb.dispatcher.state import Iteration, Task
+from dsnb.dispatcher.handlers.positions import start_position_of
+from dsnb.dispatcher.state import Iteration, Task, entropy_of
 from dsnb.errors import NotFoundError
 from dsnb.wire.messages import ClientUpdate, TaskInfo, TaskOrder
 from dsnb.wire.schedule import Leftovers, RoundsUpdate

@@ -8,42 +8,17 @@ first gets its old splits; splits that no task had are assigned as usual.
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from itertools import cycle
 
-import msgspec
 from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES
-from dsnb.dispatcher.state import ENDED, Iteration, Job, Task
+from dsnb.dispatcher.state import ENDED, Iteration, Job, Task, position_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.wire.messages import IterationPosition, JoinRequest, ProviderPosition, TaskPosition
-
-_ENTROPY_RANGE = 2**63
-
-
-def entropy_of(iteration: Iteration, task: Task) -> int:
-    """The root of what a task draws without a seed. All shards share it, because they are parts of one order."""
-    if task.start_position is not None:
-        return task.start_position.entropy
-    if task.takeover_position is not None:
-        return task.takeover_position.entropy
-    return iteration.entropy if iteration.shards else (iteration.entropy + int(task.task_id)) % _ENTROPY_RANGE
-
-
-def position_of(iteration: Iteration, task: Task) -> TaskPosition:
-    """Where a task began, and all splits that it was given."""
-    begin = task.start_position or TaskPosition(entropy=entropy_of(iteration, task))
-    return replace(
-        begin,
-        task_id=task.task_id,
-        incarnation=task.sequence_incarnation,
-        shard=max(0, task.shard),
-        splits=task.all_splits.ranges(),
-    )
 
 
 def start_position_of(iteration: Iteration, task: Task) -> TaskPosition | None:
@@ -72,8 +47,11 @@ def iteration_position(core: Context, client_id: str) -> IterationPosition:
         for shard, state in enumerate(iteration.shards)
         if state == ENDED and shard not in held
     ]
+    gone = iteration.rounds.gone_tasks if iteration.rounds is not None else ()
     return IterationPosition(
         tasks=(*(_position_of(core, iteration, task) for task in tasks), *ended),
+        gone_tasks=tuple(gone),
+        entropy=iteration.entropy,
         providers=tuple(ProviderPosition(repetition=p.repetition, next=p.next) for p in iteration.providers),
         num_shards=len(iteration.shards),
         inexact_reason=_inexact_reason(core, job, tasks),
@@ -96,23 +74,21 @@ def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
     return core.state.datasets[job.dataset_id].info.inexact_reason
 
 
-def digest(position: IterationPosition | None) -> str:
-    """What the consumers of a coordinated read have in common if they were saved at the same round; empty for None.
+def key_of(position: IterationPosition | None) -> str:
+    """What positions of consumers have in common that were taken after the same round; empty for the beginning.
 
-    Each asked for its position at another moment, when more splits were given, or a task had been added. Any of these
-    positions is a complete one.
+    Each consumer asked at another moment, when more splits were given, or tasks had been added or lost. Any of these
+    positions is complete.
     """
-    if position is None:
-        return ""
-    read = sorted((task.entropy, task.shard, task.skip) for task in position.tasks if task.skip)
-    return blake2b(msgspec.json.encode([read, position.num_shards]), digest_size=16).hexdigest()
+    return f"{position.entropy}:{position.rounds}" if position is not None and position.rounds else ""
 
 
 def is_for(iteration: Iteration | None, request: JoinRequest) -> bool:
-    """Whether an iteration was begun at the position of a consumer, which has not joined it yet: by another one."""
-    if iteration is None or iteration.rounds is None or iteration.position_digest != digest(request.position):
+    """Whether an iteration began at the position of a consumer, for which another one has created it."""
+    if iteration is None or iteration.rounds is None or iteration.position_key != key_of(request.position):
         return False
-    return request.consumer_index not in iteration.rounds.joined_consumers
+    nothing_taken = not iteration.rounds.schedules
+    return nothing_taken or request.consumer_index not in iteration.rounds.joined_consumers
 
 
 def at_beginning(position: IterationPosition) -> bool:
@@ -158,17 +134,16 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
 
 def create_iteration_at(core: Context, job: Job, request: JoinRequest, position: IterationPosition) -> Iteration:
     """Create an iteration at a position that `check` accepted, with its tasks assigned to the workers in turn."""
-    roots = [task.entropy for task in position.tasks]
     core.record(
         r.IterationCreated(
             job=job.name,
             iteration=request.iteration,
             num_shards=position.num_shards,
-            entropy=roots[0] if position.num_shards and roots else core.entropy,
+            entropy=_entropy_at(core, position),
             resumed=True,
             providers=tuple((p.repetition, p.next) for p in position.providers),
             num_consumers=job.num_consumers,
-            position_digest=digest(position),
+            position_key=key_of(position),
         )
     )
     workers = _available_workers(core)
@@ -180,6 +155,13 @@ def create_iteration_at(core: Context, job: Job, request: JoinRequest, position:
         for worker in workers[len(position.tasks) :]:
             _add_task(core, job, request.iteration, worker, None, -1)
     return job.iterations[request.iteration]
+
+
+def _entropy_at(core: Context, position: IterationPosition) -> int:
+    """The root of an iteration that begins at a position: that of its shards, or of the saved one for consumers."""
+    if position.num_shards and position.tasks:
+        return position.tasks[0].entropy
+    return position.entropy if position.rounds else core.entropy
 
 
 def _start_position(task: TaskPosition) -> TaskPosition:

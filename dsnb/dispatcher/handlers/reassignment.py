@@ -36,10 +36,10 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import cached_iterations, jobs, positions
+from dsnb.dispatcher.handlers import cached_iterations, jobs
 from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
-from dsnb.dispatcher.state import Iteration, Job, Task, Worker
+from dsnb.dispatcher.state import Iteration, Job, Task, Worker, entropy_of
 from dsnb.monitor.formatting import plural
 from dsnb.wire.field_groups import COLOCATED
 from dsnb.wire.messages import JoinRequest, Loss, ReaderPosition, TaskHolding, TaskPosition, TrainerPosition
@@ -280,7 +280,7 @@ def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition
     """Where the next worker begins: at the reported resume position if no trainer needs earlier elements."""
     job = core.state.jobs[task.job]
     iteration = job.iterations[task.iteration]
-    known = task.takeover_position or task.start_position or TaskPosition(entropy=positions.entropy_of(iteration, task))
+    known = task.takeover_position or task.start_position or TaskPosition(entropy=entropy_of(iteration, task))
     resume = task.resume_position
     needing = _expected_trainers(core, job, iteration) if job.cached else {""}
     needing -= set(task.trainers_past_resume)

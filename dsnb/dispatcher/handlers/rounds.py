@@ -46,9 +46,9 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import ConsumerState, Context
-from dsnb.dispatcher.handlers import cached_iterations, jobs, positions
+from dsnb.dispatcher.handlers import cached_iterations, jobs
 from dsnb.dispatcher.round_state import Rounds, share_leftovers
-from dsnb.dispatcher.state import NEVER_BEGUN, Client, Iteration, Job, Task
+from dsnb.dispatcher.state import NEVER_BEGUN, Client, Iteration, Job, Task, entropy_of
 from dsnb.monitor.formatting import format_duration, plural
 from dsnb.wire.messages import EndRequest, TaskReport
 from dsnb.wire.schedule import ConsumerReport, RoundSchedule, schedule_of, task_round_of
@@ -243,9 +243,7 @@ def _agree(core: Context, job: Job, iteration: Iteration, agreed: _Agreement) ->
 def _in_lasting_order(core: Context, iteration: Iteration, tasks: Sequence[str]) -> list[str]:
     """Order tasks by what stays when the read goes on in another service, where they get other ids."""
     found = (core.state.tasks[task] for task in tasks)
-    return [
-        task.task_id for task in sorted(found, key=lambda task: (task.shard, positions.entropy_of(iteration, task)))
-    ]
+    return [task.task_id for task in sorted(found, key=lambda task: (task.shard, entropy_of(iteration, task)))]
 
 
 def _all_data_ended(core: Context, iteration: Iteration, tasks: Sequence[str]) -> bool:

@@ -18,6 +18,8 @@ class PositionedSource(Protocol):
 
     source_key: str
     """Identifies the source in the pipeline, and the iteration of that source."""
+    replayable: bool
+    """Whether the same elements come again in the same order after a position."""
 
     def source_position(self, consumed: int) -> Any:
         """Return what a stage needs to continue after `consumed` elements in the same order, as plain data."""
@@ -73,11 +75,18 @@ class SourcePositions:
         return {**self._final, **dict(_source_positions(stage, consumed))}
 
 
-def _source_positions(stage: Stage, consumed: int) -> Iterator[tuple[str, Any]]:
+def _source_positions(stage: Stage, consumed: int, *, replayed: bool = False) -> Iterator[tuple[str, Any]]:
     if isinstance(stage, PositionedSource):
+        if replayed and not stage.replayable:
+            raise no_position_error(
+                "an operation behind `distribute` holds elements that came before, and ranks cannot get them again in "
+                "the same order",
+                "put the operation that mixes elements before `distribute`",
+            )
         yield stage.source_key, stage.source_position(consumed)
+    buffers = consumed > 0 and type(stage).consumed_inputs is Stage.consumed_inputs
     for source, count in stage.consumed_inputs(consumed):
-        yield from _source_positions(source, count)
+        yield from _source_positions(source, count, replayed=replayed or buffers)
 
 
 def no_position_error(obstacle: str, hint: str = "") -> FailedPreconditionError:

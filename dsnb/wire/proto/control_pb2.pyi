@@ -147,16 +147,22 @@ class PositionRequest(_message.Message):
     def __init__(self, client_id: _Optional[str] = ...) -> None: ...
 
 class IterationPosition(_message.Message):
-    __slots__ = ("tasks", "providers", "num_shards", "inexact_reason")
+    __slots__ = ("tasks", "providers", "num_shards", "inexact_reason", "entropy", "rounds", "gone_tasks")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     PROVIDERS_FIELD_NUMBER: _ClassVar[int]
     NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
     INEXACT_REASON_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    GONE_TASKS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskPosition]
     providers: _containers.RepeatedCompositeFieldContainer[ProviderPosition]
     num_shards: int
     inexact_reason: str
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., num_shards: _Optional[int] = ..., inexact_reason: _Optional[str] = ...) -> None: ...
+    entropy: int
+    rounds: int
+    gone_tasks: _containers.RepeatedCompositeFieldContainer[TaskPosition]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., num_shards: _Optional[int] = ..., inexact_reason: _Optional[str] = ..., entropy: _Optional[int] = ..., rounds: _Optional[int] = ..., gone_tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ...) -> None: ...
 
 class TaskPosition(_message.Message):
     __slots__ = ("task_id", "incarnation", "entropy", "skip", "skipped_errors", "ended", "shard", "splits", "taken_over", "first_index", "pipeline_position", "trainers")
