@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Threads(Launcher):
     """Runs workers as threads of this process. They start at once and compete for its GIL."""
 
-    name = "this process"
+    name = "the service's own process"
     isolation = "thread"
     stop_timeout_s = 2.0
 
@@ -59,7 +59,7 @@ class ThreadWorker:
 class Processes(Launcher):
     """Runs workers as child processes, which end with this process."""
 
-    name = "this process"
+    name = "the service's own process"
 
     def __init__(self) -> None:
         self._prestarted: list[WorkerProcess] = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsnb.arguments import anything, boolean, checked, function_of, integer, number, optional, path, text
 from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.monitor.controls import Controls, describe_caller
-from dsnb.monitor.formatting import format_time
+from dsnb.monitor.formatting import format_time, plural
 from dsnb.monitor.metrics_feed import MetricsFeed
 from dsnb.monitor.run_file import RunWriter
 from dsnb.monitor.snapshot import Snapshot
@@ -472,7 +472,7 @@ class DataService:
 
     @property
     def stopped(self) -> bool:
-        """Whether this process has stopped the service."""
+        """Whether the service has ended, if this process controls it; False for one that it only reads from."""
         return self._cluster is not None and self._cluster.stopped
 
     def _check_running(self) -> None:
@@ -496,9 +496,9 @@ class DataService:
 
     def __repr__(self) -> str:
         # Include nothing that changes between runs, so that notebook outputs can be compared.
-        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}" if self.owned else "connected"
-        state = "stopped" if self.stopped else workers
-        return f"DataService({self.name!r}, {state})"
+        if self.stopped:
+            return f"DataService({self.name!r}, stopped)"
+        return f"DataService({self.name!r}, {plural(self.workers, 'worker') if self.owned else 'connected'})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         # A front end renders the richest type that it knows: the live card in Jupyter, the HTML without widgets.

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from dsnb.arguments import boolean, checked, integer, milliseconds, nbytes, one_of, optional, path
-from dsnb.errors import FailedPreconditionError
+from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError
 from dsnb.launchers.choice import launcher_for, launcher_or_none
 from dsnb.launchers.launcher import Launcher
 from dsnb.notebook.settings import ClusterSettings, WorkerCount, worker_count, worker_limits
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dsnb.notebook.service import DataService
 
 LOOPBACK: Final = "127.0.0.1"
+_START_S: Final = 60.0
+"""How long to wait for a service that another kernel is starting."""
 
 _ISOLATION = one_of(
     "thread",
@@ -68,7 +70,7 @@ def start(
     outlive_kernel: bool = False,
     replace: bool = False,
 ) -> DataService:
-    """Start a data service: a dispatcher in this process, and workers as threads or child processes.
+    """Start a data service: a dispatcher, and workers as threads or processes, in this process or below it.
 
     Running the same cell again returns the service that already runs, scaled to `workers`. If other arguments differ,
     a new service replaces it, provided that no client reads from the old one. A printed line says what was done.
@@ -102,7 +104,8 @@ def start(
             names the missing consumers; two minutes by default.
         outlive_kernel: Whether the service runs in processes of its own, also its dispatcher, so that it survives the
             end or a restart of this kernel. `start` with the same name, in any kernel of this user on this host, finds
-            it again; without a name, the first such service. It runs until `stop` is called, or `dsnb stop NAME`.
+            it again; without a name, one with the same settings. Its workers are processes. It runs until `stop` is
+            called, or `dsnb stop NAME`; other settings replace it only with `replace=True`.
         replace: Whether a service with changed settings may replace one that still has clients.
 
     Returns:
@@ -136,7 +139,9 @@ def start(
     )
     forks.check_grpc()
     with _lock:
-        known = _known(name) or (_attach(name) if outlive_kernel else None)
+        if outlive_kernel:
+            _check_detached(settings)
+        known = _known(name, settings)
         count = WorkerCount(workers, autoscale)
         if known is None:
             return _start(name, count, settings)
@@ -144,19 +149,45 @@ def start(
         return _replace(known, count, settings, changed, replace) if changed else _reuse(known, count)
 
 
-def _known(name: str | None) -> DataService | None:
-    """The service of this process with this name, or its only one. One that was stopped elsewhere is forgotten."""
+def _check_detached(settings: ClusterSettings) -> None:
+    from dsnb.notebook.detached import check_launcher
+
+    check_launcher(settings.on)
+
+
+def _known(name: str | None, settings: ClusterSettings) -> DataService | None:
+    """The service that a call means: of this process, with the name or the only one; or one that outlives kernels.
+
+    Without a name, a service that outlives kernels is meant only by a call with its settings: it may be somebody
+    else's.
+
+    Raises:
+        FailedPreconditionError: the service of that name outlives kernels, which was not asked for.
+    """
     for ended in [known for known, service in _running.items() if service.stopped]:
         _forget(ended)
-    return _running.get(name) if name is not None else next(iter(_running.values()), None)
+    if name is None:
+        own = [one for one in _running.values() if one.settings.outlive_kernel == settings.outlive_kernel]
+        return next(iter(own), None) or (_attach(None, settings) if settings.outlive_kernel else None)
+    found = _running.get(name) or (_attach(name, settings) if settings.outlive_kernel else None)
+    if found is not None and found.settings.outlive_kernel and not settings.outlive_kernel:
+        raise FailedPreconditionError(
+            f"the service {name!r} outlives this kernel, and others may use it",
+            did="it was left as it is",
+            hint="pass outlive_kernel=True to get it, or call its stop() first",
+        )
+    return found
 
 
-def _attach(name: str | None) -> DataService | None:
-    """The service of this user that outlives its kernels, under this name, or any of them; None if none runs."""
+def _attach(name: str | None, settings: ClusterSettings) -> DataService | None:
+    """The service of this user that outlives kernels, under this name or with these settings; None if none runs."""
     from dsnb.notebook.detached import find_detached
 
     connection = find_detached(name)
-    return None if connection is None else _detached_service(connection)
+    if connection is None:
+        return None
+    service = _detached_service(connection)
+    return None if name is None and _changed_settings(service.settings, settings) else service
 
 
 def _detached_service(connection: discovery.Connection) -> DataService:
@@ -164,19 +195,29 @@ def _detached_service(connection: discovery.Connection) -> DataService:
     from dsnb.notebook.service import DataService
 
     cluster = DetachedCluster(connection, lambda: _forget(connection.name))
-    service = _running[connection.name] = DataService(connection.name, connection.target, connection.token, cluster)
-    return service
+    return DataService(connection.name, connection.target, connection.token, cluster)
 
 
 def _start(name: str | None, count: WorkerCount, settings: ClusterSettings) -> DataService:
     """Start a new service; on an error or an interrupt, undo everything that was started."""
     if settings.outlive_kernel:
-        from dsnb.notebook.detached import start_detached
-
-        return uninterrupted(
-            lambda: _detached_service(start_detached(name, count, settings)), undo=lambda service: service.stop()
-        )
+        return uninterrupted(lambda: _start_detached(name, count, settings), undo=lambda service: service.stop())
     return start_here(name, count, settings)
+
+
+def _start_detached(name: str | None, count: WorkerCount, settings: ClusterSettings) -> DataService:
+    from dsnb.notebook.detached import start_detached, wait_for_detached
+
+    try:
+        connection = start_detached(name, count, settings)
+    except AlreadyExistsError:
+        other = wait_for_detached(name, _START_S) if name is not None else None
+        if other is None:
+            raise
+        print(f"dsnb: another kernel has just started the service {name!r}")
+        connection = other
+    service = _running[connection.name] = _detached_service(connection)
+    return service
 
 
 def start_here(name: str | None, count: WorkerCount, settings: ClusterSettings) -> DataService:
@@ -238,6 +279,8 @@ def _changed_settings(running: ClusterSettings, requested: ClusterSettings) -> l
 
 def _reuse(service: DataService, count: WorkerCount) -> DataService:
     """Give the running service the requested number of workers, or the limits for it, and return it."""
+    if service.settings.outlive_kernel:
+        _running[service.name] = service
     if service.settings.outlive_kernel and count == WorkerCount(None, None):
         print(f"dsnb: the service {service.name!r} is already running")  # as somebody else may have scaled it
         return service.borrowed()
@@ -266,6 +309,12 @@ def _replace(
     """Replace a running service by one with other settings, unless it has clients and `forced` is false."""
     *others, last = (f"`{name}`" for name in changed)
     changed_names = f"{', '.join(others)} and {last}" if others else last
+    if old.settings.outlive_kernel and not forced:
+        raise FailedPreconditionError(
+            f"the service {old.name!r} runs with another {changed_names}, and may be in use by others",
+            did="it was left as it is",
+            hint="pass replace=True to stop it and end what reads from it, or start another service with another name",
+        )
     readers = {} if forced else {job.name: job.clients for job in old.status().jobs if job.clients}
     if readers:
         jobs = ", ".join(map(repr, readers))
@@ -276,6 +325,10 @@ def _replace(
             hint="pass replace=True to stop it and end these reads, or start another service with a different name",
         )
     old.stop()
-    service = _start(old.name, count, settings)
+    try:
+        service = _start(old.name, count, settings)
+    except DsnbError as error:
+        error.did = f"the service {old.name!r} was stopped, and {error.did or 'nothing was started'}"
+        raise
     print(f"dsnb: the service {old.name!r} was restarted with another {changed_names}")
     return service

@@ -249,7 +249,10 @@ def _write(
     # A temporary file with mode 0600, then renamed: no process sees a part of it, and only its owner reads the token.
     handle, path = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY_PREFIX, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(asdict(connection), file)
+        fields = asdict(connection)
+        if not settings:
+            del fields["settings"]  # so that an older version of dsnb, which does not know it, reads the file
+        json.dump(fields, file)
     os.replace(path, folder / f"{name}.json")
     return connection
 

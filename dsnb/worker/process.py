@@ -240,7 +240,7 @@ class WorkerProcess:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            env={**os.environ, **_python_path()},
+            env={**os.environ, **python_path()},
         )
         with self._config_lock:
             self._process, self.pid = process, process.pid
@@ -325,7 +325,7 @@ class WorkerProcess:
         )
 
 
-def _python_path() -> dict[str, str]:
+def python_path() -> dict[str, str]:
     """PYTHONPATH with which a new process imports the same dsnb as this one; empty if dsnb is installed."""
     folder = str(Path(__file__).resolve().parents[2])
     if folder.endswith(("site-packages", "dist-packages")):

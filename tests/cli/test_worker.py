@@ -41,7 +41,7 @@ def test_a_name_is_looked_up() -> None:
         (["--join", "FILE", "--dispatcher-gone", "1.5"], 1.5),
     ],
 )
-def test_a_worker_that_joined_by_a_file_ends_a_minute_after_its_service(
+def test_a_worker_that_joined_by_a_file_ends_sooner_after_its_service(
     options: list[str], seconds: float, tmp_path: Path
 ) -> None:
     write_join_file(
