@@ -78,7 +78,8 @@ def distribute(
         compression: Compression of elements sent by gRPC: "AUTO" for whatever is measured to be fastest for these data
             and this connection, possibly none; None for none; "LZ4" or "ZSTD".
         cross_trainer_cache: Share one preprocessing pass with other trainers: each of them gets all elements.
-        target_workers: "AUTO" or "ANY" to read all workers; "LOCAL" to read only those of this process.
+        target_workers: "ANY" to read all workers; "AUTO" to leave out those of other processes that are tagged
+            "COLOCATED"; "LOCAL" to read only those of this process.
         checksum: Whether messages carry a checksum; a message damaged on the way is sent again, or raises
             `DataLossError` if that keeps happening. gRPC is then used instead of shared memory. Within one process
             elements are passed by reference and there is nothing to check.

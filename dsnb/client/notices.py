@@ -124,7 +124,8 @@ def no_worker(address: str, seconds: float, kind: str, last_loss: str) -> Deadli
         f"the service at {address} has had no {kind} for {seconds:g} seconds"
         + (f"; the last one that was lost: {last_loss}" if last_loss else ""),
         did="the read was abandoned",
-        hint="start workers: svc.scale(2), or `dsnb worker --dispatcher ...`; `dsnb status` lists them",
+        hint="start workers: svc.scale(2), or `dsnb worker --dispatcher ...`; `dsnb status` lists them. To read all "
+        'that there are, pass target_workers="ANY"',
     )
 
 

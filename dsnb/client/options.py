@@ -17,7 +17,7 @@ from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.transfer.selection import can_check_messages, transfer_protocol
 from dsnb.wire.addresses import target_address
 from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.field_groups import COLOCATED, JobParameters
+from dsnb.wire.field_groups import COLOCATED, JobParameters, is_colocated
 from dsnb.wire.schedule import consumer_name
 
 LOCAL = "LOCAL"
@@ -80,7 +80,7 @@ class WorkerChoice(msgspec.Struct, frozen=True, kw_only=True):
             tags: Its tags.
             here: Whether it runs in this process.
         """
-        return here or not (self.local_only or (self.skips_colocated and COLOCATED in tags))
+        return here or not (self.local_only or (self.skips_colocated and is_colocated(tags)))
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -602,6 +602,8 @@ class ReadStage(JobReader):
         self._tasks.set_tasks(reply.tasks)
         self._tasks.reopen_ended()
         self._confirm_at = now + _CONFIRM_S
+        if self._tasks.all_ended and self._tasks.take_in_rest(reply.tasks):
+            return False  # their own readers may be gone
         # Other readers may continue on workers that this one leaves out.
         return len(self._tasks) < len(reply.tasks) and self._tasks.all_ended
 

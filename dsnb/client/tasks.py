@@ -89,6 +89,8 @@ class TaskTable:
         """Which workers this reader reads."""
         self._left_out: set[str] = set()
         """Tasks that other readers read, on workers that this reader leaves out."""
+        self._taken_in: set[str] = set()
+        """Those that it reads nevertheless, because nothing else is left."""
         self._previous_holdings = {holding.task_id: holding for holding in previous_holdings}
         self._previous_client_id = previous_client_id
         self.lost = 0
@@ -258,7 +260,7 @@ class TaskTable:
         """
         self._finished = finished
         named = {task.task_id: task for task in tasks if self._may_read(task)}
-        self._left_out |= {task.task_id for task in tasks} - named.keys()
+        self._left_out = (self._left_out | {task.task_id for task in tasks}) - named.keys()
         for task_id in [task_id for task_id in self._task_reads if task_id not in named]:
             self._close(task_id, keep=True)
         share = BUFFER_BYTES // max(1, len(named))
@@ -281,12 +283,27 @@ class TaskTable:
     def _may_read(self, task: TaskInfo) -> bool:
         """Whether this reader reads the task's worker.
 
-        A task that it reads may return to such a worker, so it stays until it is assigned to another one. An update may
-        still name the stopped worker if the dispatcher wrote it before the worker stopped.
+        With `target_workers="LOCAL"`, a task that it reads may return to a local worker, so it stays until it is
+        assigned to another one. An update may still name the stopped worker if the dispatcher wrote it before the
+        worker stopped.
         """
         known = self._task_reads.get(task.task_id)
-        stays = known is not None and (task.unassigned or task.worker_uid == known.info.worker_uid)
-        return stays or self.choice.allows(task.worker_tags, here=local.find(task.worker_uid) is not None)
+        if self.choice.local_only:
+            stays = known is not None and (task.unassigned or task.worker_uid == known.info.worker_uid)
+        else:  # what it has begun it follows to any worker: others may not have the rest
+            stays = known is not None or task.task_id in self._previous_holdings or task.task_id in self._taken_in
+        if stays or (task.unassigned and task.task_id in self._left_out):
+            return stays
+        return self.choice.allows(task.worker_tags, here=local.find(task.worker_uid) is not None)
+
+    def take_in_rest(self, tasks: Sequence[TaskInfo]) -> bool:
+        """Read tasks that were left out and hold splits, since nothing else is left; whether there are any."""
+        rest = {task.task_id for task in tasks if task.begun and not task.ended} & self._left_out
+        if self.choice.local_only or not rest:
+            return False
+        self._taken_in |= rest
+        self.set_tasks(tuple(tasks))
+        return True
 
     def _announce_loss(self, loss: Loss) -> None:
         if loss.elements > 0:

@@ -238,7 +238,9 @@ def subject_exists(snapshot: Snapshot | None, request: Request) -> bool:
     if "trainer" in names and (job is None or job.trainer(names["trainer"]) is None):
         return False
     counts = [names[kind] for kind in ("workers", "maximum") if kind in names]
-    if not all(count.isdecimal() and int(count) <= _MOST_WORKERS for count in counts):
+    if not all(count.isdecimal() and len(count) <= 4 and int(count) <= _MOST_WORKERS for count in counts):
+        return False
+    if names.get("maximum") == "0":
         return False
     if request.action in ("scale", "autoscale", "fix") and not snapshot.scalable:
         return False

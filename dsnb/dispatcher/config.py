@@ -26,6 +26,11 @@ def _addresses(name: str, value: Any) -> tuple[str, ...]:
     return entries
 
 
+def _deployment_mode(name: str, value: Any) -> str:
+    known = one_of("COLOCATED", "REMOTE", "HYBRID")
+    return str(known(name, value.upper() if isinstance(value, str) else value))
+
+
 _ADDRESSES = 'pass a list of addresses: ["localhost:%port%", "otherhost:5050"]'
 
 
@@ -50,7 +55,7 @@ _DEFAULT_GC_CHECK_INTERVAL_MS, _DEFAULT_GC_TIMEOUT_MS, _DEFAULT_WORKER_TIMEOUT_M
     reconnect_ms=milliseconds,
     consumer_timeout_ms=milliseconds,
     task_gc_timeout_ms=milliseconds,
-    deployment_mode=optional(one_of("COLOCATED", "REMOTE", "HYBRID")),
+    deployment_mode=optional(_deployment_mode),
 )
 @dataclass(frozen=True)
 class DispatcherConfig:

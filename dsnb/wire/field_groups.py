@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 COLOCATED = "COLOCATED"
 """The tag of workers, and the deployment mode, for workers in the trainers' own processes."""
+
+
+def is_colocated(tags: Iterable[str]) -> bool:
+    """Whether a worker has the tag; as in the tf.data service, case does not matter."""
+    return any(tag.upper() == COLOCATED for tag in tags)
 
 
 class JobParameters(msgspec.Struct, frozen=True, kw_only=True):

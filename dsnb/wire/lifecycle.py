@@ -24,7 +24,8 @@ class SignalEvent(threading.Event):
     """An event that a signal handler may set.
 
     Python runs handlers in the main thread, perhaps while that thread waits for this very event and holds its lock. The
-    lock is re-entrant, so that the handler does not wait for itself for ever.
+    lock is re-entrant, so that the handler does not wait for itself for ever. Wait with a timeout, in a loop: a wait
+    that begins just after the handler ran may miss it.
     """
 
     def __init__(self) -> None:

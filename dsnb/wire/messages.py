@@ -181,6 +181,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     needed_from: int = 0
     sequence_incarnation: int = 0
     worker_tags: tuple[str, ...] = ()
+    begun: bool = False
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True):

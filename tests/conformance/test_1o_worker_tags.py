@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -11,6 +12,7 @@ import pytest
 
 import dsnb
 from dsnb.errors import InvalidArgumentError
+from dsnb.transfer import local
 from tests.conformance.conftest import MakeCluster
 from tests.support.cluster import Cluster
 from tests.support.reading import numbers, run_in_threads
@@ -109,7 +111,7 @@ def test_line_249_several_tags(tagged: Tagged) -> None:
 
 
 def test_line_250_other_tags_change_nothing(tagged: Tagged) -> None:
-    service = tagged(2, 2, tags=("unused", "colocated"))
+    service = tagged(2, 2, tags=("unused", "not COLOCATED"))
     assert Counter(read(service)) == dict.fromkeys(range(100), 4)
 
 
@@ -141,6 +143,56 @@ def test_the_work_of_a_lost_worker_goes_to_one_without_the_tag(tagged: Tagged) -
         service.workers[2].stop()
         got += numbers(elements)
     assert Counter(got) == Counter(range(2_000))
+
+
+def test_case_does_not_matter_in_tags_and_deployment_modes(tagged: Tagged) -> None:
+    assert read(tagged(1, 2, tags=("Colocated",))) == list(range(100))
+    assert dsnb.DispatcherConfig(deployment_mode="hybrid").deployment_mode == "HYBRID"
+
+
+@pytest.mark.parametrize("leave", ["stop", "remove"])
+def test_a_reader_follows_what_it_has_begun_to_a_tagged_worker(tagged: Tagged, leave: str) -> None:
+    service = tagged(0, 1)
+    service.add_worker(worker_tags=[TAG])
+    service.add_worker(remote=True)
+    mode = dsnb.distribute("distributed_epoch", service.service, job_name="job", max_outstanding_requests=4)
+    with iter(dsnb.Dataset.range(2_000).apply(mode)) as elements:
+        got = [int(next(elements)) for _ in range(200)]
+        if leave == "stop":
+            service.workers[2].stop()
+        else:
+            service.service.remove(service.workers[2].name)
+        got += numbers(elements)
+    assert Counter(got) == Counter(range(2_000))
+
+
+def test_the_rest_of_a_tagged_worker_whose_readers_are_gone_comes_to_the_others(tagged: Tagged) -> None:
+    service = tagged(0, 1, 1)
+    data, mode = dsnb.Dataset.range(2_000), {"job_name": "job", "max_outstanding_requests": 4}
+    with iter(data.apply(dsnb.distribute("distributed_epoch", service.service, **mode))) as elements:
+        got = [int(next(elements)) for _ in range(20)]
+        service.service.wait_until(lambda status: len(status.job("job").tasks) == 2)
+        (tagged_worker, _) = service.workers
+        local.offer(tagged_worker.uid, tagged_worker)  # as for a reader in its own process
+        with iter(data.apply(dsnb.distribute("distributed_epoch", service.service, **mode))) as others:
+            got += [int(next(others)) for _ in range(50)]
+        local.withdraw(tagged_worker.uid)
+        got += numbers(elements)
+    assert Counter(got) == Counter(range(2_000))
+
+
+def test_no_loss_is_announced_of_a_worker_that_is_left_out(tagged: Tagged) -> None:
+    service = tagged(0, 1, 1)
+    with (
+        iter(dsnb.Dataset.range(2_000).apply(dsnb.distribute("parallel_epochs", service.service, job_name="j"))) as one,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        got = [int(next(one)) for _ in range(10)]
+        service.workers[0].stop()
+        service.service.wait_until(lambda status: len(status.workers) == 1)
+        got += numbers(one)
+    assert got == list(range(2_000))
 
 
 def test_the_status_has_the_tags_of_each_worker(tagged: Tagged) -> None:

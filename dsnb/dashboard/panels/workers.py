@@ -88,11 +88,11 @@ def _link_gauge(view: View, here: Sequence[WorkerStatus]) -> Iterator[Html]:
     """How much the workers of a host send to readers, by which transfers, and whether that is encrypted."""
     names, jobs = {worker.name for worker in here}, view.snapshot.jobs if view.snapshot else ()
     transfers = {link.transfer for job in jobs if job.clients for link in job.links if link.worker in names}
-    if view.measured and transfers:
+    if view.measured and transfers & _TRANSFERS.keys():
         sent = sum(view.rates.worker(worker.uid).sent_bytes for worker in here)
         words = [_TRANSFERS[transfer] for transfer in _TRANSFERS if transfer in transfers]
         if "grpc" in transfers and view.snapshot is not None:
-            words[-1] += _ENCRYPTED[view.snapshot.network]
+            words[-1] += _ENCRYPTED.get(view.snapshot.network, "")
         yield _gauge(tag("span", f"sends {format_bytes(sent)}/s by {' and '.join(words)}", data_field="host_links"))
 
 

@@ -60,7 +60,7 @@ def task_infos(core: Context, job: str, iteration: int) -> tuple[TaskInfo, ...]:
     """An iteration's tasks, in the form that its clients get."""
     state = core.state
     # In the cross-trainer cache a late trainer may still need elements that all others have consumed.
-    past = not state.jobs[job].cached
+    past, dynamic = not state.jobs[job].cached, state.jobs[job].mode == "DYNAMIC"
     return tuple(
         TaskInfo(
             task_id=task.task_id,
@@ -72,6 +72,7 @@ def task_infos(core: Context, job: str, iteration: int) -> tuple[TaskInfo, ...]:
             unassigned=task.unassignment is not None,
             needed_from=task.resume_position.index if task.resume_position is not None and past else 0,
             sequence_incarnation=task.sequence_incarnation,
+            begun=dynamic and (task.total_splits > 0 or task.start_position is not None),
             worker_tags=state.workers[task.worker].tags if task.unassignment is None else (),
         )
         for task in map(state.tasks.__getitem__, state.iteration(job, iteration).tasks)

@@ -41,7 +41,7 @@ from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker, entropy_of
 from dsnb.monitor.formatting import plural
-from dsnb.wire.field_groups import COLOCATED
+from dsnb.wire.field_groups import is_colocated
 from dsnb.wire.messages import JoinRequest, Loss, ReaderPosition, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
@@ -245,7 +245,7 @@ def _least_busy(core: Context, iteration: Iteration) -> Worker | None:
     present = [
         worker for worker in core.state.workers.values() if not worker.draining and not _is_overdue(core, worker)
     ]
-    return min(present, key=lambda worker: (COLOCATED in worker.tags, tasks.count(worker.uid)), default=None)
+    return min(present, key=lambda worker: (is_colocated(worker.tags), tasks.count(worker.uid)), default=None)
 
 
 def _is_overdue(core: Context, worker: Worker) -> bool:

@@ -259,7 +259,7 @@ class ProviderPosition(_message.Message):
     def __init__(self, repetition: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
 
 class TaskInfo(_message.Message):
-    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended", "unassigned", "needed_from", "sequence_incarnation", "worker_tags")
+    __slots__ = ("task_id", "worker", "worker_uid", "address", "incarnation", "ended", "unassigned", "needed_from", "sequence_incarnation", "worker_tags", "begun")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     WORKER_UID_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +270,7 @@ class TaskInfo(_message.Message):
     NEEDED_FROM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WORKER_TAGS_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     worker_uid: str
@@ -280,7 +281,8 @@ class TaskInfo(_message.Message):
     needed_from: int
     sequence_incarnation: int
     worker_tags: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ..., unassigned: bool = ..., needed_from: _Optional[int] = ..., sequence_incarnation: _Optional[int] = ..., worker_tags: _Optional[_Iterable[str]] = ...) -> None: ...
+    begun: bool
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ..., unassigned: bool = ..., needed_from: _Optional[int] = ..., sequence_incarnation: _Optional[int] = ..., worker_tags: _Optional[_Iterable[str]] = ..., begun: bool = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "other_clients", "missing_shards", "loss_count", "report_interval_ms", "instance", "paused_by", "consumer_timeout_ms", "client_timeout_ms", "deployment_mode")
