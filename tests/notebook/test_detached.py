@@ -135,6 +135,14 @@ def test_a_call_that_does_not_name_it_leaves_one_with_other_settings_alone() -> 
     assert not lasting.stopped
 
 
+def test_workers_started_by_a_command_outlive_the_kernel_too() -> None:
+    command = dsnb.launchers.Command([sys.executable, "-m", "dsnb.worker", "{arguments}"])
+    service = start(workers=1, on=command)
+    assert read(service) == list(range(100))
+    assert start(workers=1, on=command).target == service.target
+    service.stop()
+
+
 def test_what_cannot_be_started_leaves_the_one_that_runs() -> None:
     service = start(workers=1)
     with pytest.raises(UnimplementedError, match="cannot use"):
