@@ -65,6 +65,8 @@ class World:
         self.core = Core(self.config, State())
         self.workers: dict[str, dict[Task, RoundLog]] = {}
         self.consumers: dict[int, SimConsumer] = {}
+        self.joined: set[int] = set()
+        """The consumers that ever had a client."""
         self.came_again = False
         self._made = 0
         registered = self.handle(
@@ -161,7 +163,8 @@ class World:
 
     def join(self, index: int) -> None:
         """A consumer comes; one that is there already has died without a word."""
-        self.came_again |= index in self.consumers or any(s.ever_joined for s in self._standings(index))
+        self.came_again |= index in self.joined  # not what the dispatcher knows: it forgets that when it dies
+        self.joined.add(index)
         joined = self.handle(
             JoinRequest(
                 dataset_id=self.dataset, job_name="job", mode="OFF", cached=False, trainer_id=consumer_name(index),
@@ -172,9 +175,6 @@ class World:
         consumer = self.consumers[index] = SimConsumer(index, self.count, joined.client_id)
         consumer.iteration = joined.iteration
         self.tell(consumer)
-
-    def _standings(self, index: int) -> list[Any]:
-        return [table[index] for table in self.core.transient.consumer_states.values()]
 
     def leave(self, index: int) -> None:
         """A consumer says goodbye, and where it is."""

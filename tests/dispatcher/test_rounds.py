@@ -193,3 +193,15 @@ def test_a_worker_that_dies_after_the_last_rounds_were_planned_holds_up_no_consu
     assert [consumer.rounds.ended for consumer in consumers] == [True] * 3
     assert len({len(consumer.took) for consumer in consumers}) == 1
     assert [consumer.rounds.missed for consumer in consumers] == [0] * 3
+
+
+def test_a_consumer_may_get_rounds_again_if_it_comes_again_after_the_dispatcher_died() -> None:
+    """Neither the dispatcher nor the worker knows what it took, so the simulated world must not demand otherwise."""
+    world = World(1, "drop")
+    world.add_worker()
+    world.join(0)
+    while len(world.consumers[0].took) < 3:
+        world.everything_moves()
+    world.leave(0)
+    world.restart()
+    world.come_to_rest()
