@@ -66,8 +66,12 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def present_consumers(self) -> list[int]:
-        """The consumers that have rounds to take, whether they have a client or not."""
-        return [index for index in range(len(self.client_ids)) if index not in self.ended_consumers]
+        """The consumers that have rounds to take. One that has no client counts only as long as none has ended.
+
+        After that, its next client reads the next iteration.
+        """
+        left = [index for index in range(len(self.client_ids)) if index not in self.ended_consumers]
+        return [index for index in left if self.client_ids[index]] if self.ended_consumers else left
 
     @property
     def end_round(self) -> int | None:

@@ -195,6 +195,45 @@ def test_a_worker_that_dies_after_the_last_rounds_were_planned_holds_up_no_consu
     assert [consumer.rounds.missed for consumer in consumers] == [0] * 3
 
 
+def world_whose_third_consumer_has_ended() -> World:
+    """The first two of three consumers have yet to take the last round."""
+    world = World(3, "drop")
+    world.add_worker()
+    for index in range(3):
+        world.join(index)
+    consumers = list(world.consumers.values())
+    while not consumers[2].rounds.ended:
+        world.everything_moves()
+    assert not consumers[0].rounds.ended
+    assert not consumers[1].rounds.ended
+    return world
+
+
+def test_a_consumer_that_died_in_a_pass_and_reads_the_next_one_holds_up_no_consumer() -> None:
+    world = world_whose_third_consumer_has_ended()
+    world.join(0)  # dies, and comes again
+    world.report(world.consumers[2])
+    world.tell_dispatcher(world.consumers[2])
+    world.join(0)  # dies before it has begun, and comes for the next pass, for one consumer has ended this one
+    assert [consumer.iteration for consumer in world.consumers.values()] == [1, 0, 0]
+    for _ in range(20):
+        world.everything_moves()
+    assert [world.consumers[index].rounds.ended for index in (1, 2)] == [True] * 2
+    world.come_to_rest()
+
+
+def test_a_consumer_that_left_a_pass_that_another_has_ended_holds_up_no_consumer() -> None:
+    """A new consumer waits for an agreement, and one without a client comes for the next pass only."""
+    world = world_whose_third_consumer_has_ended()
+    world.leave(1)
+    world.join(0)
+    world.leave(2)
+    for _ in range(20):
+        world.everything_moves()
+    assert world.consumers[0].rounds.ended
+    world.come_to_rest()
+
+
 def test_a_consumer_may_get_rounds_again_if_it_comes_again_after_the_dispatcher_died() -> None:
     """Neither the dispatcher nor the worker knows what it took, so the simulated world must not demand otherwise."""
     world = World(1, "drop")

@@ -52,9 +52,8 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
     iteration = job.iterations.get(number)
     if iteration is None:
         iteration = _create_iteration(core, job, number, request)
-    # A new client with a consumer index that is in use replaces the old one.
-    if iteration.rounds is not None and (before := iteration.rounds.client_ids[request.consumer_index]):
-        remove_client(core, core.state.clients[before])
+    if job.num_consumers:
+        _remove_former_client(core, job, request.consumer_index)
     readers, losses = len(iteration.clients), len(iteration.losses)
     client_id = str(core.next_number("client"))
     core.record(
@@ -138,6 +137,16 @@ def is_finished(job: Job, number: int) -> bool:
     return iteration.finished if iteration is not None else number in job.archived_iterations
 
 
+def _remove_former_client(core: Context, job: Job, consumer: int) -> None:
+    """Remove the client that a new one replaces as a consumer.
+
+    One that died may still count as a reader of an earlier iteration, where the others would wait for it.
+    """
+    for iteration in list(job.iterations.values()):
+        if iteration.rounds is not None and (before := iteration.rounds.client_ids[consumer]):
+            remove_client(core, core.state.clients[before])
+
+
 def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
     """Remove a client from its iteration. Elements that it was sent and did not consume go to the other clients.
 
@@ -164,7 +173,10 @@ def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ..
         )
         release_client(core, worker, client.client_id, died=died, holdings=known)
     reassignment.retry_unassigned(core, iteration)
-    if not iteration.clients and iteration.read:
+    if iteration.clients:
+        return
+    core.transient.iterations_unread_since[client.job, client.iteration] = core.now
+    if iteration.read or (iteration.rounds is not None and iteration.rounds.ended_consumers):
         end_all_tasks(core, client.job, iteration)
 
 

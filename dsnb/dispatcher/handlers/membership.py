@@ -375,11 +375,9 @@ def remove_client(core: Context, client_id: str, holdings: tuple[TaskHolding, ..
     jobs.remove_client(core, client, holdings, died=died)
     if not iteration.finished:
         reassignment.count_undelivered(core, job.name, iteration, client.trainer_id, holdings)
-        rounds.client_removed(core, job.name, iteration)
     cached_iterations.finish_if_all_ended(core, job.name, iteration)
     if iteration.clients:
         return
-    core.transient.iterations_unread_since[job.name, iteration.number] = core.now
     if iteration.orphaned and not iteration.finished:
         text = (
             f"the last reader of pass {iteration.number + 1} of job {job.name!r} was lost: what it had not consumed "

@@ -28,8 +28,9 @@ Where the data of a task end, its worker reports how many elements there were. T
 with the others and then leaves the schedule (`round_state.plan_rounds`). When the data of all tasks have ended, the up
 to n - 1 elements that each of them has left are joined to rounds (`round_state.share_leftovers`); the workers are told
 which consumer gets which of them, and the last schedule, which has no tasks, is the end. From then on no task is added.
-A consumer that has taken all rounds need not be there any more: it holds up no agreement of the others. When all have,
-or none is left to take the rest, the iteration is finished.
+A consumer that has taken all rounds need not be there any more: it holds up no agreement of the others. Once one has, a
+consumer without a client holds up none either, for its next client reads the next iteration. When all have taken all
+rounds, or none is left to take the rest, the iteration is finished.
 
 Agreements, halts and the clients of the consumers are in the journal. Where each consumer is, is not: consumers report
 it again. So a dispatcher that died during a halt asks again, and one that died after it sends the schedule again.
@@ -144,12 +145,6 @@ def task_reported(core: Context, task: Task, progress: TaskReport) -> None:
         core.record(
             r.TaskRoundsEnded(job=task.job, iteration=iteration.number, task_id=task.task_id, elements=progress.head)
         )
-
-
-def client_removed(core: Context, job: str, iteration: Iteration) -> None:
-    """Finish an iteration of which no client is left, if some consumer has taken all rounds."""
-    if iteration.rounds is not None and iteration.rounds.ended_consumers and not iteration.clients:
-        jobs.end_all_tasks(core, job, iteration)
 
 
 def confirm_end(core: Context, client: Client, request: EndRequest) -> bool:
