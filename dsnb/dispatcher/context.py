@@ -60,6 +60,7 @@ class TransientState(msgspec.Struct):
     former_workers: deque[tuple[str, ...]] = msgspec.field(default_factory=lambda: deque(maxlen=100))
     """Name, address and uid of workers that are gone: draining or removing one of them again is not an error."""
     last_tick: float = 0.0
+    """When the clock last ticked, plus what the deadlines were extended by since."""
     consumer_states: dict[tuple[str, int], list[ConsumerState]] = msgspec.field(default_factory=dict)
     """Where the consumers of each coordinated iteration are."""
     progress: dict[str, TaskReport] = msgspec.field(default_factory=dict)

@@ -3,7 +3,7 @@
 Theory of operation. Durable state is in `State`; only records change it. `TransientState` holds what matters only while
 this process lives: the deadlines of workers and clients, and since when an iteration or a job has had no client. A tick
 that comes late (a cell held the GIL for a minute) extends all deadlines by its lateness, so that a stall of the
-dispatcher does not make it declare workers and clients dead.
+dispatcher does not make it declare workers and clients dead. If another event comes before that tick, it extends them.
 
 The handlers are in `dispatcher/handlers`, one module for each concern. They work on a `Context`.
 """
@@ -35,6 +35,7 @@ class Core(Context):
         self.now, self.entropy = now, entropy
         self.records, self.instructions = [], []
         reply, error = None, None
+        membership.extend_deadlines(self)
         try:
             reply = _HANDLERS[type(event)](self, event)
         except Exception as mistake:  # noqa: BLE001 - a bug may be anything

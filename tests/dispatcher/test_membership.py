@@ -223,6 +223,25 @@ def test_after_a_late_tick_the_silent_still_have_only_the_time_that_they_had() -
     assert silent.uid not in service.workers
 
 
+def test_a_connection_that_broke_while_the_dispatcher_stood_still_has_no_more_time_than_another() -> None:
+    service, _, [gone, _] = at_work(2)
+    service.now += 600.0  # the dispatcher learns of the break before its clock ticks again
+    service.break_worker(gone)
+    service.tick(after=0.0)
+    service.wait(RECONNECT_S, service.keep_alive)
+    assert gone.uid in service.core.state.workers
+    service.tick()
+    assert gone.uid not in service.core.state.workers
+
+
+def test_before_the_late_tick_no_worker_counts_as_overdue() -> None:
+    service, client, [gone, alive] = at_work(2)
+    service.now += 600.0
+    service.kill(gone)
+    service.hear(client)
+    assert {uid for _, uid in client.tasks.values()} == {alive.uid}
+
+
 # ---- clients
 
 
