@@ -110,7 +110,8 @@ class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     splits_exhausted: bool = False
     """Whether a task of a DYNAMIC job asked for splits after the last one: the rest is in tasks that have not ended."""
     orphaned: bool = False
-    """Whether the last client was lost: the elements that it did not consume are kept for a successor."""
+    """Whether no client is left, and what its clients did not consume is kept for a successor: the last one was lost,
+    or it had been told that it has reached the end before another one left."""
     read: bool = False
     """Whether its clients hold everything that is left, which is known once one of them was told that it has reached
     the end. The iteration then ends with its last client, even if no worker has reported yet that everything is
@@ -423,7 +424,9 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         iteration.read &= not client.leaves_elements(died=record.died)
         if self._loses_trainer(client, iteration, record):
             iteration.lost_trainers.append(client.trainer_id)
-        iteration.orphaned = not iteration.clients and (record.died or bool(iteration.lost_trainers))
+        # One that has reached the end leaves nothing, but another one may have left elements after that.
+        abandoned = record.died or bool(iteration.lost_trainers) or (client.finished and not iteration.read)
+        iteration.orphaned = not iteration.clients and abandoned
         if iteration.rounds is not None:
             iteration.rounds.remove_client(record.client_id)
 

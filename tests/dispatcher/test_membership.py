@@ -298,6 +298,29 @@ def test_what_a_lost_reader_left_is_kept_as_long_as_was_said_also_if_it_cannot_b
     assert not worker.tasks
 
 
+def test_what_a_lost_reader_left_is_kept_also_if_another_one_had_been_told_that_it_had_reached_the_end() -> None:
+    service, first, [worker] = at_work()
+    second, task = service.join(first.joined.dataset_id, "train"), service.task(worker)
+    service.exhaust(task)
+    service.open(second)
+    service.send(second, second.holds[task.task_id], 3)
+    second.receive(3)
+    while service.read(first):
+        pass
+    assert service.see_end(first)
+    service.wait(CLIENT_S + INTERVAL, lambda: service.keep_alive(second))
+    service.close(first)
+    [text] = announced(service)
+    assert text == (
+        "pass 1 of job 'train' has no reader left: what its readers had not consumed waits for another one for "
+        "6 seconds"
+    )
+    service.wait(TASK_GC_S + INTERVAL, service.keep_alive)
+    third = service.join(first.joined.dataset_id, "train")
+    service.exhaust(service.task(worker))
+    assert service.read(third) == [(0, 0), (0, 1), (0, 2)]
+
+
 def test_a_worker_that_is_to_leave_does_not_wait_for_a_reader_that_was_lost() -> None:
     service = Service()
     worker = service.add_worker("w")

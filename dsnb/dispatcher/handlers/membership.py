@@ -380,8 +380,8 @@ def remove_client(core: Context, client_id: str, holdings: tuple[TaskHolding, ..
         return
     if iteration.orphaned and not iteration.finished:
         text = (
-            f"the last reader of pass {iteration.number + 1} of job {job.name!r} was lost: what it had not consumed "
-            f"waits for another reader for {_job_gc_timeout_s(core):g} seconds"
+            f"pass {iteration.number + 1} of job {job.name!r} has no reader left: what its readers had not consumed "
+            f"waits for another one for {_job_gc_timeout_s(core):g} seconds"
         )
         core.instruct(e.Announce(level="warning", text=text))
     if not job.clients:
