@@ -369,6 +369,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         task.grants.clear()
         task.splits_given.clear()
         if record.start_position is None:
+            task.incarnation += 1  # clients said of the one before what they have of the old sequence
             task.sequence_incarnation, task.all_splits, task.total_splits, task.consumed_positions = (
                 task.incarnation,
                 SplitRanges(),

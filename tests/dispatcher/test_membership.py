@@ -156,7 +156,7 @@ def test_a_worker_that_is_started_again_keeps_its_name_and_its_tasks_begin_again
     service.add_worker("again", worker.address)
     assert service.announced[-1] == "worker w0 came back"
     service.hear(client)
-    assert client.tasks == {task_id: (incarnation + 1, "again")}
+    assert client.tasks == {task_id: (incarnation + 2, "again")}  # one was halted and never ran
     assert [loss.reason for loss in client.losses] == ["was started again"]
 
 
@@ -166,6 +166,22 @@ def test_a_reader_hears_of_the_loss_before_it_hears_of_the_new_incarnation() -> 
     service.call(ClientReport(client_id=client.client_id, holdings=client.holdings()))
     told = [type(i) for i in service.instructions if isinstance(i, e.NotifyLoss | e.NotifyClients)]
     assert told == [e.NotifyLoss, e.NotifyClients]
+
+
+def test_what_a_reader_consumed_before_a_task_began_again_does_not_count_as_consumed_since() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    first, second = (service.join(service.countable(20), "train", "OFF") for _ in range(2))
+    service.make(service.task(worker), 3)
+    assert len(service.read(first)) == 3
+    worker = service.add_worker("again", worker.address)
+    service.hear(first)
+    service.hear(second)
+    assert [(loss.elements, loss.restarts) for loss in second.losses] == [(17, True)]
+    service.close(first)  # it has yet to see that the task has begun again
+    service.add_worker("and again", worker.address)
+    service.hear(second)
+    assert [loss.elements for loss in second.losses] == [17, 20]
 
 
 def test_a_pass_that_was_read_to_its_end_does_not_begin_again_with_its_worker() -> None:
