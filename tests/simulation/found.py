@@ -152,6 +152,21 @@ FOUND = (
         "it when it returned, and what it missed was not counted",
     ),
     Found(4150283, ("76803c8",), 'the same with `on_lag="spill"`'),
+    Found(3505733, ("76803c8",), "the same; the tasks were suspended while no client was left"),
+    Found(4501723, ("76803c8",), "the same; one worker had died and another one had left before"),
+    Found(
+        4556512,
+        ("91548a2",),
+        "a worker's connection broke while the dispatcher was suspended; the dispatcher then kept the worker for as "
+        "long again as it had been suspended, and a client gave it up",
+    ),
+    Found(
+        4212779,
+        ("fa1ed4a",),
+        "a client was lost after another one had been told that it has reached the end; when that one had left, the "
+        "pass was read again whole",
+    ),
+    Found(4705117, ("fa1ed4a",), "the same with a pipeline that filters"),
 )
 """In the order in which they were found, with those of one commit together."""
 
