@@ -378,6 +378,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             )
             if self.jobs[task.job].mode == "DYNAMIC":
                 task.start_position = None  # the splits of the resumed position are lost
+        else:  # what clients said that they consumed: they may be lost before the worker's first report
+            task.consumed_positions = merge_positions(task.consumed_positions, record.start_position.trainers)
         for given in record.start_position.splits if record.start_position else ():
             self._set_grant(task, given)
             task.unfinished_splits.add(given.provider, given.repetition, given.first, given.end)

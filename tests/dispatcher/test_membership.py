@@ -147,6 +147,24 @@ def test_a_pass_without_workers_waits_for_one() -> None:
     assert client.finished
 
 
+def test_what_a_lost_reader_consumed_is_known_also_if_the_next_worker_dies_before_it_reports() -> None:
+    service, first, [worker] = at_work()
+    second = service.join(first.joined.dataset_id, "train")
+    task = service.task(worker)
+    service.ask(task)
+    assert len(service.read(first)) == 4
+    service.kill(worker)
+    successor = service.add_worker("successor")
+    service.hear(first)
+    service.hear(second)
+    service.kill(successor)
+    service.kill_client(first)
+    last = service.add_worker("last")
+    service.wait(RECONNECT_S + INTERVAL, service.keep_alive)
+    service.exhaust(last.tasks[task.task_id])
+    assert service.read(second)[0] == (0, 4)
+
+
 # ---- a worker that is started again at its address
 
 
