@@ -362,12 +362,16 @@ class SharedLog(ElementLog):
             first: The index of the first element of the frame that was just appended.
         """
         for trainer in self.trainers.values():
-            if trainer.next >= self._oldest_for(trainer):  # else it misses elements, which `_take_new` counts
-                trainer.next = self._next(trainer)
-                self._advance(trainer.next)
+            self._pass_delivered_earlier(trainer)
             if not self.keep:
                 for begin, end in trainer.consumed_ranges.within(first, self.frames.head):
                     self.frames.release(Span(begin, end - begin, 0, 0))
+
+    def _pass_delivered_earlier(self, trainer: TrainerCursor) -> None:
+        """Move a cursor past elements that were delivered before."""
+        if trainer.next >= self._oldest_for(trainer):  # else it misses elements, which `_take_new` counts
+            trainer.next = self._next(trainer)
+            self._advance(trainer.next)
 
     # ---- the readers' side
 
@@ -443,7 +447,8 @@ class SharedLog(ElementLog):
     def reconcile(self, trainer_id: str, consumed: Sequence[tuple[int, int]], unacked: int | None = None) -> int:
         """Account for what a client consumed before it was declared dead, now that it has returned.
 
-        Those of its elements that still wait to be sent again are counted as consumed instead.
+        Those of its elements that still wait to be sent again are counted as consumed instead. So are those that were
+        sent by an earlier incarnation only.
 
         Args:
             trainer_id: The client's trainer.
@@ -459,15 +464,28 @@ class SharedLog(ElementLog):
         repeated = 0
         if unacked is not None:
             consumed = split_ranges(consumed, max(0, sum(last - first for first, last in consumed) - unacked))[1]
+        begin = trainer.next
         for first, last in consumed:
-            end = max(first, min(last, self.head))
+            end = max(first, min(last, begin))
             acknowledged = sum(b - a for a, b in trainer.consumed_ranges.within(first, end)) if unacked is None else 0
             unknown = end - first - acknowledged
-            still = [part for part in waiting.within(first, end) if part[0] < trainer.next]
-            repeated += unknown - sum(b - a for a, b in still)
-            for a, b in still:
+            repeated += unknown - sum(b - a for a, b in waiting.within(first, end))
+            for a, b in waiting.within(first, last):
                 self._consume_requeued(trainer, a, b)
+            self._consume_unsent(trainer, max(first, begin), last)
         return repeated
+
+    def _consume_unsent(self, trainer: TrainerCursor, first: int, end: int) -> None:
+        """Count elements in `[first, end)`, none of which this log has sent, as delivered earlier and consumed."""
+        unsent = Ranges([(first, end)] if first < end else ())
+        for part in trainer.delivered_earlier.within(first, end):
+            unsent.remove(*part)
+        trainer.delivered_earlier.update(unsent)
+        trainer.consumed_ranges.update(unsent)
+        self._replay_end = max(self._replay_end, trainer.delivered_earlier.end)
+        self._pass_delivered_earlier(trainer)
+        for begin, stop in () if self.keep else unsent:
+            self._release(Span(begin, stop - begin, 0, 0))
 
     def _consume_requeued(self, trainer: TrainerCursor, first: int, end: int) -> None:
         """Count requeued elements in `[first, end)` as consumed instead of sending them again."""

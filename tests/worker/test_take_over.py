@@ -279,6 +279,47 @@ def test_what_a_returned_client_consumed_before_the_log_begins_was_not_repeated(
     assert log.reconcile("a", [(0, 13)]) == 0
 
 
+@pytest.mark.parametrize("keep", [False, True], ids=["shared", "cached"])
+@pytest.mark.parametrize("made_before", [0, 2, 6])
+def test_what_a_returned_client_consumed_and_nobody_reported_is_not_sent_again(made_before: int, keep: bool) -> None:
+    """Its worker died before it reported, and the next one took over while the client counted as lost."""
+    log = SharedLog(capacity=1000, read_ahead_bytes=1000, keep=keep)
+    log.take_over([TrainerPosition(trainer_id="a")])
+    for _ in range(made_before):
+        log.append(object(), 1, 1)
+    log.attach("again", "a", cache_policy=WAIT if keep else CachePolicy())
+    assert log.reconcile("a", [(0, 1), (3, 5)]) == 0
+    for _ in range(6 - made_before):
+        log.append(object(), 1, 1)
+    log.finish()
+    log.credit("again", 100, 0, 1 << 20)
+    assert [taken.index for taken in log.take_all("again")] == [1, 2, 5]
+    log.credit("again", 100, 3, 1 << 20)
+    assert log.trainer_report("a").consumed_ranges == (IndexRange(first=0, end=6),)
+    assert log.done
+    log.validate()
+
+
+@pytest.mark.parametrize("made_before", [0, 2, 6])
+def test_what_a_returned_client_held_at_the_take_over_and_then_consumed_is_not_sent_again(made_before: int) -> None:
+    log = SharedLog(capacity=1000, read_ahead_bytes=1000, keep=False)
+    had = ReaderPosition(client_id="lost", received=2, held=(IndexRange(first=3, end=5),))
+    log.take_over([TrainerPosition(trainer_id="a", readers=(had,))])
+    for _ in range(made_before):
+        log.append(object(), 1, 1)
+    log.leave("lost")
+    log.attach("again", "a")
+    assert log.reconcile("a", [(3, 5)]) == 0
+    for _ in range(6 - made_before):
+        log.append(object(), 1, 1)
+    log.finish()
+    log.credit("again", 100, 0, 1 << 20)
+    assert [taken.index for taken in log.take_all("again")] == [0, 1, 2, 5]
+    log.credit("again", 100, 4, 1 << 20)
+    assert log.done
+    log.validate()
+
+
 def test_what_is_evicted_while_elements_are_made_again_counts_as_skipped() -> None:
     log = SharedLog(capacity=10, read_ahead_bytes=1000, keep=True)
     log.take_over(
