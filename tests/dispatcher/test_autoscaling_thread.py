@@ -19,6 +19,7 @@ class Machines:
     """A pool that has no workers; the test decides whether its calls return, and what they raise."""
 
     size = 0
+    launcher_name = "a test"
 
     def __init__(self) -> None:
         self.scaling = threading.Event()

@@ -265,17 +265,16 @@ def test_ranks_that_know_of_the_end_go_on_with_those_that_do_not(passes: int) ->
         states.insert(0, iterators[0].state_dict())
         for elements in iterators:
             elements.close()
-    for _ in range(2):
-        with Cluster(2) as cluster:
 
-            def train(rank: int, service: Any = cluster.service) -> list[int]:
-                elements = iter(behind(service, rank))
-                elements.load_state_dict(states[rank])
-                with elements:
-                    return rows(elements)
+    def train(service: Any, rank: int) -> list[int]:
+        elements = iter(behind(service, rank))
+        elements.load_state_dict(states[rank])
+        with elements:
+            return rows(elements)
 
-            after = together(train)
-        assert {len(rank) for rank in after} == {34 * (passes - 1)}
+    with Cluster(2) as cluster:
+        after = together(partial(train, cluster.service))
+    assert {len(rank) for rank in after} == {34 * (passes - 1)}
     got = Counter(row for rank in (*before, *after) for row in rank)
     assert got == dict.fromkeys(range(102), passes)
 

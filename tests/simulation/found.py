@@ -156,17 +156,17 @@ FOUND = (
     Found(4501723, ("76803c8",), "the same; one worker had died and another one had left before"),
     Found(
         4556512,
-        ("91548a2",),
+        ("6fc2b6b",),
         "a worker's connection broke while the dispatcher was suspended; the dispatcher then kept the worker for as "
         "long again as it had been suspended, and a client gave it up",
     ),
     Found(
         4212779,
-        ("fa1ed4a",),
+        ("8d7038d",),
         "a client was lost after another one had been told that it has reached the end; when that one had left, the "
         "pass was read again whole",
     ),
-    Found(4705117, ("fa1ed4a",), "the same with a pipeline that filters"),
+    Found(4705117, ("8d7038d",), "the same with a pipeline that filters"),
 )
 """In the order in which they were found, with those of one commit together."""
 

@@ -159,7 +159,7 @@ def test_an_end_before_it_was_ready_is_told_with_its_last_words(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "numpy.py").write_text("import os; os.write(2, b'no numbers today\\n'); os._exit(3)")
-    monkeypatch.setattr("dsnb.worker.process._python_path", lambda: {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
+    monkeypatch.setattr("dsnb.worker.process.python_path", lambda: {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
     with pytest.raises(UnavailableError, match=r"exit code 3.*no numbers today"), process(config(cluster)):
         pass
 
