@@ -457,12 +457,8 @@ def test_what_the_service_says_of_a_position_is_raised_by_the_first_next(cluster
     assert numbers(other) == list(range(1, 50)), "and tried again by the next one"
 
 
-@pytest.mark.parametrize("options", [
-    {"cross_trainer_cache": dsnb.CrossTrainerCache("a")},
-    {"consumer_index": 0, "num_consumers": 1},
-], ids=["cached", "coordinated"])  # fmt: skip
-def test_what_has_no_exact_position_has_none_before_the_first_next(cluster: Cluster, options: dict[str, Any]) -> None:
-    elements = iter(read(R(9).repeat(), cluster, job_name="j", **options))
+def test_what_has_no_exact_position_has_none_before_the_first_next(cluster: Cluster) -> None:
+    elements = iter(read(R(9).repeat(), cluster, job_name="j", cross_trainer_cache=dsnb.CrossTrainerCache("a")))
     with pytest.raises(FailedPreconditionError, match="there is no exact reading position here"):
         elements.state_dict()
     assert jobs(cluster) == []
