@@ -71,11 +71,12 @@ def test_one_that_spills_loses_nothing_however_far_it_falls_behind(service: Data
 
 
 def test_one_that_waits_holds_the_others_up_and_loses_nothing(service: DataService) -> None:
-    slow, fast = trainer(service, "slow", "wait"), trainer(service, "fast", "wait")  # which then falls behind itself
-    got = read(slow, 5)
-    ahead: list[int] = []
+    # Together: else what the first one has consumed may be evicted before the second one comes.
+    slow, fast = (trainer(service, name, "wait", start_together=2) for name in ("slow", "fast"))
+    ahead: list[int] = []  # of the fast one, which falls behind itself in the end
     reading = threading.Thread(target=lambda: ahead.extend(read(fast, 500)))
     reading.start()
+    got = read(slow, 5)
     service.wait_until(full_window)
     assert len(ahead) < 200
     got += read(slow, 495)
