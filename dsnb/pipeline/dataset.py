@@ -1268,7 +1268,10 @@ class Dataset:
 
         Raises:
             AlreadyExistsError: the path exists.
-            InvalidArgumentError: the dataset never ends. The error of an element is raised as it is.
+            InvalidArgumentError: the dataset never ends, or the path is too long. The error of an element is raised as
+                it is.
+            ResourceExhaustedError: the disk is full.
+            PermissionDeniedError: this user may not write there.
             UnimplementedError: the path is a URL.
 
         Example:
@@ -1293,8 +1296,8 @@ class Dataset:
         Raises:
             NotFoundError: there is no complete saved dataset.
             InvalidArgumentError: the saved elements have another spec.
-            FailedPreconditionError: another version of dsnb saved it. While reading: DataLossError in place of the rest
-                of a file that is damaged; FileNotFoundError in place of a file that is missing.
+            FailedPreconditionError: another version of dsnb saved it, or it cannot be read. While reading:
+                DataLossError in place of the rest of a damaged file; FileNotFoundError in place of a missing one.
 
         Example:
             >>> Dataset.load("squares")  # doctest: +SKIP

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ from dsnb.cache.recordings.frames import FRAME_BYTES, encode_frame, frames_from_
 from dsnb.elements.frame import Frame
 from dsnb.elements.spec import spec_to_json
 from dsnb.elements.structure import flatten
-from dsnb.errors import AlreadyExistsError, InvalidArgumentError, UnimplementedError
+from dsnb.errors import AlreadyExistsError, DsnbError, InvalidArgumentError, UnimplementedError
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
 from dsnb.pipeline.sources.saved_files import HEAD, MANIFEST, Manifest
 from dsnb.storage import files
@@ -45,16 +46,29 @@ def save_dataset(dataset: Dataset, path: str, file_bytes: int) -> None:
     _refuse_existing(path)
     unfinished = f"{path}.saving-{secrets.token_hex(4)}"
     try:
-        os.makedirs(unfinished)
-        names, counts = _write_files(dataset, unfinished, file_bytes)
+        with _translated_errors(path):
+            os.makedirs(unfinished)
+        names, counts = _write_files(dataset, unfinished, file_bytes, path)
         manifest = Manifest(element_spec=spec_to_json(dataset.element_spec), files=names, counts=counts)
-        files.replace(os.path.join(unfinished, MANIFEST), msgspec.json.encode(manifest), _MANIFEST_WRITE)
-        _refuse_existing(path)
-        os.rename(unfinished, path)
-        files.sync_folder(os.path.dirname(path), _FOLDER_SYNC)
+        with _translated_errors(path):
+            files.replace(os.path.join(unfinished, MANIFEST), msgspec.json.encode(manifest), _MANIFEST_WRITE)
+            _refuse_existing(path)
+            os.rename(unfinished, path)
+            files.sync_folder(os.path.dirname(path), _FOLDER_SYNC)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+@contextmanager
+def _translated_errors(path: str) -> Iterator[None]:
+    """Translate the system's errors about what is written; those that reading the dataset raises are the user's."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DsnbError):
+            raise
+        raise files.translate_os_error(error, f"saving to {path}", "nothing was saved") from error
 
 
 def _refuse_existing(path: str) -> None:
@@ -66,26 +80,28 @@ def _refuse_existing(path: str) -> None:
         )
 
 
-def _write_files(dataset: Dataset, folder: str, file_bytes: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Write all elements; returns the names of the files, and how many elements each has."""
+def _write_files(dataset: Dataset, folder: str, file_bytes: int, path: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Write all elements; returns the names of the files and their numbers of elements. `path` is for errors."""
     names: list[str] = []
     counts: list[int] = []
     file: IO[bytes] | None = None
     try:
         for frame in _frames(dataset):
-            if file is None:
-                names.append(f"{len(names):05d}.frames")
-                counts.append(0)
-                file = open(os.path.join(folder, names[-1]), "wb")  # noqa: SIM115 - closed below
-            parts, nbytes, digest = encode_frame(frame)
-            file.write(HEAD.pack(nbytes, bytes.fromhex(digest)))
-            file.writelines(parts)
-            counts[-1] += frame.count
-            if file.tell() >= file_bytes:
-                _sync_and_close(file)
-                file = None
+            with _translated_errors(path):
+                if file is None:
+                    names.append(f"{len(names):05d}.frames")
+                    counts.append(0)
+                    file = open(os.path.join(folder, names[-1]), "wb")  # noqa: SIM115 - closed below
+                parts, nbytes, digest = encode_frame(frame)
+                file.write(HEAD.pack(nbytes, bytes.fromhex(digest)))
+                file.writelines(parts)
+                counts[-1] += frame.count
+                if file.tell() >= file_bytes:
+                    _sync_and_close(file)
+                    file = None
         if file is not None:
-            _sync_and_close(file)
+            with _translated_errors(path):
+                _sync_and_close(file)
     finally:
         if file is not None:
             file.close()

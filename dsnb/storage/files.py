@@ -20,7 +20,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from dsnb.errors import DsnbError, PermissionDeniedError, ResourceExhaustedError, UnavailableError
+from dsnb.errors import (
+    DsnbError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.process_identity import is_gone, this_process
 
@@ -295,4 +301,6 @@ def translate_os_error(error: OSError, doing: str, did: str = "") -> DsnbError:
         return ResourceExhaustedError(what, did=did, hint="free some space there, or use another folder")
     if error.errno in _FORBIDDEN:
         return PermissionDeniedError(what, did=did, hint="give a folder that this user may write to")
+    if error.errno == errno.ENAMETOOLONG:
+        return InvalidArgumentError(what, did=did, hint="choose a shorter path")
     return UnavailableError(what, did=did, hint="look whether the disk or the mount is in order")

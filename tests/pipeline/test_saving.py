@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections import Counter
@@ -19,8 +20,10 @@ from dsnb.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    ResourceExhaustedError,
     UnimplementedError,
 )
+from dsnb.storage.failpoints import FAILPOINTS, failpoint_hook
 from dsnb.testing import assert_resumable
 from tests.support.cluster import Cluster
 from tests.support.processes import python_process
@@ -131,6 +134,57 @@ def test_a_process_that_ends_while_it_saves_leaves_no_dataset(tmp_path: Path, si
         process.wait_for_exit()
     assert not saved.exists()
     assert [path for path in tmp_path.iterdir() if sign == signal.SIGINT] == []
+
+
+KILLED = """
+import os, signal
+from dsnb import Dataset
+from dsnb.storage.failpoints import failpoint_hook
+print("READY", flush=True)
+def kill(*passed):
+    if passed == PASSED:
+        os.kill(os.getpid(), signal.SIGKILL)
+with failpoint_hook(kill):
+    Dataset.range(9000).save(PATH, 1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", sorted(name for name in FAILPOINTS if name.startswith("saved ")))
+def test_a_kill_at_any_point_leaves_all_or_nothing(tmp_path: Path, point: str, when: str) -> None:
+    saved = tmp_path / "saved"
+    with python_process(KILLED.replace("PASSED", repr((point, when))).replace("PATH", repr(str(saved)))) as process:
+        assert process.wait_for_exit() == -signal.SIGKILL
+    assert saved.exists() == (point == "saved folder sync")
+    if not saved.exists():
+        Dataset.range(9000).save(saved)
+    assert numbers(Dataset.load(saved)) == list(range(9000))
+
+
+def test_errors_of_the_system_say_what_was_not_saved_or_read(tmp_path: Path) -> None:
+    too_long = tmp_path / ("x" * 300)
+    with pytest.raises(InvalidArgumentError, match=r"(?s)saving to .*name too long.*nothing was saved"):
+        Dataset.range(3).save(too_long)
+    with pytest.raises(FailedPreconditionError, match=r"`path`: .* cannot be read \(File name too long\)"):
+        Dataset.load(too_long)
+
+    def fill_disk(name: str, when: str) -> None:
+        if (name, when) == ("saved manifest write", "before"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with (
+        failpoint_hook(fill_disk),
+        pytest.raises(ResourceExhaustedError, match=r"(?s)No space left.*nothing was saved"),
+    ):
+        Dataset.range(3).save(tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_a_source_is_not_taken_for_one_of_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        dsnb.TextLineDataset(tmp_path / "nothing.txt").save(tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_file_is_one_error_in_the_place_of_its_rest(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ _ONLY_PLAUSIBLE = {"start_together", "seconds", "timeout", "every", "height", "c
 _ALWAYS_GIVEN = {"timeout"}
 """Parameters that are never left out: the default is to wait for longer than a call may take here."""
 
-_CALLS_USER_FUNCTION = {"Dataset.apply", "DataService.wait_until"}
+_CALLS_USER_FUNCTION = {"Dataset.apply", "Dataset.reduce", "DataService.wait_until"}
 """What calls the function that it is given: the error is the function's."""
 
 _RECEIVERS: dict[str, Callable[[FuzzEnvironment], Any]] = {

@@ -17,13 +17,14 @@ import numpy as np
 from dsnb.cache.recordings.frames import decode_frame, digest_of, elements_for_reader
 from dsnb.elements.frame import Frame
 from dsnb.elements.spec import compatible, spec_from_json
-from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dsnb.errors import DataLossError, DsnbError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.sources.compressed import BUFFER_BYTES, open_file
 from dsnb.pipeline.sources.record_files import FilesStage
 from dsnb.pipeline.splits import FileSource
 from dsnb.storage.urls import shown
+from dsnb.system_limits import describe_os_error
 
 MANIFEST: Final = "dsnb-dataset.json"
 FORMAT: Final = 1
@@ -52,7 +53,7 @@ def saved_files(path: str, element_spec: Any) -> SavedFiles:
 
     Raises:
         NotFoundError: there is no saved dataset.
-        FailedPreconditionError: another version of dsnb saved it.
+        FailedPreconditionError: another version of dsnb saved it, or it cannot be read.
         InvalidArgumentError: its elements are not those of `element_spec`.
     """
     manifest = _read_manifest(path)
@@ -76,6 +77,14 @@ def _read_manifest(path: str) -> Manifest:
             f"there is no saved dataset at {shown(path)}",
             did="nothing was read",
             hint="Dataset.save(path) writes one; a folder without dsnb-dataset.json is not complete",
+        ) from error
+    except OSError as error:
+        if isinstance(error, DsnbError):
+            raise
+        raise FailedPreconditionError(
+            f"`path`: {shown(path)} cannot be read ({describe_os_error(error)})",
+            did="nothing was read",
+            hint="name the folder of a saved dataset that you may read",
         ) from error
     try:
         found = msgspec.json.decode(data, type=Manifest)
