@@ -131,7 +131,7 @@ class Dispatcher:
     def _restore(self) -> None:
         """Register the restored tasks and clients in the statistics, and drop blobs that no dataset uses."""
         for task in self.core.state.tasks.values():
-            self.statistics.register_task(task.task_id, task.job)
+            self.statistics.register_task(task.task_id, task.job, incarnation=task.incarnation)
         for client in self.core.state.clients.values():
             if not client.cancelled_by:
                 self.statistics.client_joined(client.client_id, client.job, client.trainer_id)

@@ -72,6 +72,8 @@ class JobTotals(msgspec.Struct):
     tasks: dict[str, TaskReport] = msgspec.field(default_factory=dict)
     first_indices: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of the first element that each task's current worker produces; earlier workers produced the rest."""
+    incarnations: dict[str, int] = msgspec.field(default_factory=dict)
+    """The incarnation of each task whose reports count."""
     clients: dict[str, tuple[str, ClientReport]] = msgspec.field(default_factory=dict)
     skipping_trainers: set[str] = msgspec.field(default_factory=set)
     """Trainers that have skipped elements."""
@@ -87,6 +89,10 @@ class JobTotals(msgspec.Struct):
     def produced_by(self, task: TaskReport) -> int:
         """How many elements a task's current worker produced."""
         return max(0, task.head - self.first_indices.get(task.task_id, 0))
+
+    def is_current(self, task: TaskReport) -> bool:
+        """Whether a report is not of an earlier incarnation than the one that was registered last."""
+        return task.incarnation >= self.incarnations.get(task.task_id, 0)
 
     def archived(self) -> ArchivedTotals:
         """What is kept of a job that has no task and no client."""
@@ -181,6 +187,7 @@ class Statistics:
             self.task_gone(task_id)
         self._job_of_task[task_id] = job
         self.job(job).first_indices[task_id] = first_index
+        self.job(job).incarnations[task_id] = incarnation
 
     def worker_reported(
         self, report: WorkerReport, superseded: Callable[[TaskReport], bool] = lambda _task: False
@@ -189,16 +196,17 @@ class Statistics:
 
         Args:
             report: The report.
-            superseded: Returns whether a task was taken off the worker before the report arrived. What it says of the
-                task then does not count for the job: another worker continues after an earlier report, and sends, or
-                counts, the same elements again.
+            superseded: Returns whether a task was taken off the worker before the report arrived, and no other worker
+                has been registered for it yet. What a worker says of a task that was taken off it does not count for
+                the job: another worker continues after an earlier report, and sends, or counts, the same elements
+                again.
         """
         self._add_progress(report)
         self.workers[report.uid] = report
         skipping = []
         for task in report.tasks:
             job = self._job_of_task.get(task.task_id)
-            if job is not None and not superseded(task):
+            if job is not None and self.job(job).is_current(task) and not superseded(task):
                 self.job(job).tasks[task.task_id] = task
                 skipping += [(job, trainer_id) for trainer_id in self.job(job).newly_skipping(task)]
                 if task.state == "dropped":
@@ -249,6 +257,7 @@ class Statistics:
             return
         totals.produced += totals.produced_by(report)
         totals.first_indices.pop(task_id, None)
+        totals.incarnations.pop(task_id, None)
         for trainer in report.trainers:
             if trainer.trainer_id:
                 totals.trainer(trainer.trainer_id).add_cache_counters([trainer])

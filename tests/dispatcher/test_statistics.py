@@ -60,6 +60,19 @@ def test_what_a_worker_says_of_a_task_that_it_no_longer_has_does_not_count() -> 
     assert ledger.job("train").all_produced() == 15
 
 
+def test_nor_does_it_count_once_the_dispatcher_has_dropped_the_task() -> None:
+    """The dispatcher no longer knows the task's incarnation then, and the last worker may not have reported yet."""
+    ledger = ledger_of(t1="train")
+    ledger.worker_reported(worker("w1", task("t1", 10, incarnation=1, trainers=(trainer("a", 3, 4, 1),))))
+    ledger.register_task("t1", "train", 10, 2)
+    late = worker("w1", task("t1", 18, incarnation=1, state="dropped", trainers=(trainer("a", 3, 4, 9),)))
+    assert ledger.worker_reported(late) == []
+    ledger.worker_reported(worker("w2", task("t1", 15, incarnation=2, trainers=(trainer("a", 2, 0, 2),))))
+    ledger.task_gone("t1")
+    assert ledger.job("train").trainers["a"].skipped == 1 + 2
+    assert ledger.job("train").all_produced() == 15
+
+
 def test_counters_only_grow_when_a_worker_is_gone() -> None:
     ledger = ledger_of(t1="train", t2="train")
     ledger.worker_reported(worker("w1", task("t1", 10, trainers=(trainer("a", 3, 4, 1),))))
