@@ -265,7 +265,6 @@ class CoordinatedStage(JobReader):
             self._options,
             self._channel.token,
             joined.instance,
-            connected=lambda: self._control.broken_since is None,
             deployment_mode=joined.deployment_mode,
         )
 
@@ -559,6 +558,8 @@ class CoordinatedStage(JobReader):
                 retry, self._inbox.retry = self._inbox.retry, False
             try:
                 self._tasks.apply_updates(updates)
+                for task_id, unreached in self._tasks.give_up_unreached(updates).items():
+                    self._queue_error(task_id, unreached)
                 if retry:
                     self._tasks.try_refused()
                 for sink, error in failed:
@@ -621,4 +622,5 @@ class CoordinatedStage(JobReader):
             instance=self._instance,
             consumer=consumer,
             origin=self._origin,
+            unreached_workers=self._tasks.unreached_workers,
         )

@@ -51,8 +51,8 @@ class TaskRead:
         self.retry_at = 0.0
         self.attempts = 0
         """How many attempts to open the task failed, since the last element or the last change of its worker."""
-        self.counted_attempts = 0
-        """How many of them were made since the client was last disconnected from the dispatcher."""
+        self.unreached: Exception | None = None
+        """The error to raise if the worker runs nevertheless; None if it was reached, or not tried often enough."""
         self.given_up = False
         """Whether this reader ended the task because of an error, not because the task signalled its end."""
         self.last_sent_counters: tuple[int, ...] = ()
@@ -74,6 +74,11 @@ class TaskRead:
         """The task's cell in the shared page, which the worker reads if this process dies; None if only messages carry
         the count."""
         self._inbox = inbox
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the worker has answered on a connection that stands."""
+        return self.connection is not None and self.accepted
 
     @property
     def over_network(self) -> bool:
@@ -98,19 +103,9 @@ class TaskRead:
             unacked=self.account.consumed - self.acked if self.over_network else 0,
         )
 
-    def count_attempt(self, *, connected: bool) -> None:
-        """Count an attempt to open the task that failed.
-
-        Args:
-            connected: Whether the client is connected to the dispatcher. If not, its earlier attempts no longer count
-                either: a dispatcher that was restarted waits again before it gives a worker up.
-        """
-        self.attempts += 1
-        self.counted_attempts = self.counted_attempts + 1 if connected else 0
-
     def reset_attempts(self) -> None:
         """Forget the attempts that failed."""
-        self.attempts = self.counted_attempts = 0
+        self.attempts, self.unreached = 0, None
 
     def count_bytes(self, nbytes: int) -> None:
         """Count bytes that arrived, and note whether the limit was reached."""

@@ -163,7 +163,6 @@ class ReadStage(JobReader):
             joined.instance,
             holdings,
             before,
-            connected=lambda: self._control.broken_since is None,
             deployment_mode=joined.deployment_mode,
         )
 
@@ -447,7 +446,7 @@ class ReadStage(JobReader):
         with self._inbox.lock:
             updates = list(self._inbox.updates)
             self._inbox.updates = deque(
-                replace(u, has_state=False, tasks=()) for u in updates if u.losses or u.skipping
+                replace(u, has_state=False, tasks=()) for u in updates if u.losses or u.skipping or u.running_workers
             )
             cancelled = self._inbox.cancelled or self._inbox.refusal is not None
         if cancelled:
@@ -571,6 +570,7 @@ class ReadStage(JobReader):
             lasting for sink, error in failed if (lasting := self._tasks.handle_broken(sink, error))
         ]
         self._tasks.apply_updates(updates)
+        self._pending_errors += self._tasks.give_up_unreached(updates).values()
 
     def _confirm_end(self, now: float) -> bool:
         """Ask the dispatcher whether the iteration is over; see `_assume_end` if it does not answer."""
@@ -682,7 +682,7 @@ class ReadStage(JobReader):
         self._losses_received += len(update.losses)
         if update.has_state:
             self._clock.pause(paused=update.paused)
-        if update.has_state or update.losses or update.skipping:
+        if update.has_state or update.losses or update.skipping or update.running_workers:
             self._inbox.update(update)
 
     def _report(self, seq: int, leaving: bool) -> ClientReport:
@@ -700,6 +700,7 @@ class ReadStage(JobReader):
             instance=self._instance,
             holdings=self._holdings() if leaving else self._tasks.fence(self._halted_tasks),
             origin=self._origin,
+            unreached_workers=self._tasks.unreached_workers,
         )
 
     def _holdings(self) -> tuple[TaskHolding, ...]:

@@ -6,7 +6,7 @@ A task whose connection breaks is reopened and continues after the elements that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -43,7 +43,7 @@ elements occupy slabs, and the fewer slabs are in use, the more of them stay in 
 
 ATTEMPTS = 30
 """Connection attempts to a worker that the dispatcher lists and that this reader never reached: about half a minute.
-They count only while this reader is connected to the dispatcher: without it, nobody reassigns a dead worker's tasks."""
+Then the dispatcher says whether the worker runs; if it is dead, another one gets its tasks."""
 
 _MAX_SHARED_MEMORY_ATTEMPTS = 7
 """Attempts to open shared memory that was requested and is not there: about 3 s, enough for the dispatcher to notice
@@ -69,7 +69,6 @@ class TaskTable:
         instance: Id of the service's instance; workers of another instance refuse the read.
         previous_holdings: What this reader consumed before the dispatcher dropped it and it rejoined.
         previous_client_id: Its client id before it rejoined.
-        connected: Returns whether the client is connected to the dispatcher.
         deployment_mode: That of the service.
     """
 
@@ -82,7 +81,6 @@ class TaskTable:
         instance: str = "",
         previous_holdings: tuple[TaskHolding, ...] = (),
         previous_client_id: str = "",
-        connected: Callable[[], bool] = lambda: True,
         deployment_mode: str = "",
     ) -> None:
         self.choice = options.worker_choice(deployment_mode)
@@ -100,7 +98,6 @@ class TaskTable:
         self._options = options
         self._token = token
         self._instance = instance
-        self._connected = connected
         self._task_reads: dict[str, TaskRead] = {}
         self._dropped_reads: list[TaskRead] = []
         """Reads of tasks that were abandoned while this reader held unconsumed elements of them. No other reader gets
@@ -128,7 +125,7 @@ class TaskTable:
         An attempt to connect does not count, however long it lasts. From any thread.
         """
         reads, ended = list(self._task_reads.values()), self.all_ended
-        return any(hold.connection is not None and hold.accepted and hold.account.ended == ended for hold in reads)
+        return any(hold.is_open and hold.account.ended == ended for hold in reads)
 
     @property
     def all_ended(self) -> bool:
@@ -427,19 +424,38 @@ class TaskTable:
             if not self._options.protocol:
                 task_read.shared_memory_refusal, task_read.retry_at = error.what, 0.0
                 return None
-            # Only if shared memory never worked here: a connection that has delivered elements may come back.
-            if task_read.counted_attempts >= _MAX_SHARED_MEMORY_ATTEMPTS and not task_read.account.received:
-                return self._give_up(task_read, transfer_unavailable(self._options.protocol, error.what))
-        task_read.count_attempt(connected=self._connected())
+        task_read.attempts += 1
         if not isinstance(error, (UnavailableError, NotFoundError)):
             return self._give_up(task_read, error)
-        if task_read.counted_attempts >= ATTEMPTS and not task_read.account.received:
-            return self._give_up(task_read, _unreachable(task_read, error))
+        if not task_read.account.received:  # a connection that has delivered elements may come back
+            task_read.unreached = self._unreached(task_read, error)
         task_read.retry_at = self._inbox.clock() + _RETRY_S[min(task_read.attempts, len(_RETRY_S)) - 1]
         return None
 
+    def _unreached(self, task_read: TaskRead, error: Exception) -> Exception | None:
+        """The error to raise if a worker runs that does not answer; None if it was not tried often enough."""
+        if isinstance(error, SharedMemoryRefused):
+            refused = transfer_unavailable(self._options.protocol or "", error.what)
+            return refused if task_read.attempts > _MAX_SHARED_MEMORY_ATTEMPTS else None
+        return _unreachable(task_read, error) if task_read.attempts >= ATTEMPTS else None
+
+    @property
+    def unreached_workers(self) -> tuple[str, ...]:
+        """The workers that this reader tries in vain. The dispatcher says which of them run. From any thread."""
+        return tuple(dict.fromkeys(hold.info.worker_uid for hold, _ in self._unreached_reads()))
+
+    def give_up_unreached(self, updates: Sequence[ClientUpdate]) -> dict[str, Exception]:
+        """Give up the tasks of workers that run and do not answer this reader; returns the errors, by task id."""
+        running = {uid for update in updates for uid in update.running_workers}
+        unreached = [(hold, error) for hold, error in self._unreached_reads() if hold.info.worker_uid in running]
+        return {hold.info.task_id: self._give_up(hold, error) for hold, error in unreached}
+
+    def _unreached_reads(self) -> list[tuple[TaskRead, Exception]]:
+        reads = [hold for hold in list(self._task_reads.values()) if not hold.is_open and not hold.account.received]
+        return [(hold, hold.unreached) for hold in reads if hold.unreached is not None]
+
     def _give_up(self, task_read: TaskRead, error: Exception) -> Exception:
-        task_read.account.ended = task_read.given_up = True
+        task_read.account.ended, task_read.given_up, task_read.unreached = True, True, None
         return error
 
     def try_refused(self) -> None:
@@ -620,6 +636,6 @@ class TaskTable:
 def _unreachable(task_read: TaskRead, error: Exception) -> UnavailableError:
     return UnavailableError(
         f"worker {task_read.info.worker} cannot be reached at {task_read.info.address} ({error})",
-        did=f"it was tried {task_read.counted_attempts} times; its part of the data will not come",
+        did=f"it was tried {task_read.attempts} times; its part of the data will not come",
         hint="the dispatcher gets its heartbeats, so it runs: can this machine reach its `worker_address`?",
     )

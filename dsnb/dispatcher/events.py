@@ -138,6 +138,13 @@ class NotifyCancelled(msgspec.Struct, frozen=True, kw_only=True):
     cancelled_by: str
 
 
+class NotifyRunning(msgspec.Struct, frozen=True, kw_only=True):
+    """Notify a client that a worker runs that it cannot reach."""
+
+    client_id: str
+    worker: str
+
+
 class ReleaseClient(msgspec.Struct, frozen=True, kw_only=True):
     """Have a worker take back a client's unconsumed elements; its reports then confirm the release's number."""
 
@@ -187,6 +194,7 @@ Instruction = (
     | SendDrainOrder
     | DisconnectWorker
     | NotifyCancelled
+    | NotifyRunning
     | ReleaseClient
     | ConfirmClosed
     | RequestReport

@@ -221,8 +221,11 @@ class Dispatcher:
             case e.SendDrainOrder():
                 self._send_order(instruction.worker, WorkerOrder(drain=True))
             case e.NotifyCancelled():
-                if (outbox := self.client_outboxes.get(instruction.client_id)) is not None:
-                    outbox.messages.put(ClientUpdate(has_state=True, cancelled_by=instruction.cancelled_by))
+                self._notify_client(
+                    instruction.client_id, ClientUpdate(has_state=True, cancelled_by=instruction.cancelled_by)
+                )
+            case e.NotifyRunning():
+                self._notify_client(instruction.client_id, ClientUpdate(running_workers=(instruction.worker,)))
             case e.ReleaseClient():
                 self._send_order(instruction.worker, WorkerOrder(releases=(instruction.release,)))
             case e.ConfirmClosed():
@@ -248,14 +251,17 @@ class Dispatcher:
         known = self.core.state.jobs.get(job)
         iteration = known.iterations.get(number) if known else None
         for client in iteration.clients if iteration else ():
-            outbox = self.client_outboxes.get(client)
-            if outbox is not None:
-                outbox.messages.put(update)
+            self._notify_client(client, update)
+
+    def _notify_client(self, client_id: str, update: ClientUpdate) -> None:
+        outbox = self.client_outboxes.get(client_id)
+        if outbox is not None:
+            outbox.messages.put(update)
 
     def _notify_trainer(self, job: str, trainer_id: str, update: ClientUpdate) -> None:
         for client in self.core.state.clients.values():
-            if (client.job, client.trainer_id) == (job, trainer_id) and client.client_id in self.client_outboxes:
-                self.client_outboxes[client.client_id].messages.put(update)
+            if (client.job, client.trainer_id) == (job, trainer_id):
+                self._notify_client(client.client_id, update)
 
     def _forget_gone(self) -> None:
         """Drop outboxes and statistics of workers, clients and jobs that are no longer in the state."""

@@ -216,6 +216,7 @@ class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
     holdings: tuple[TaskHolding, ...] = ()
     convert_ns: int = 0
     origin: ClientOrigin | None = None
+    unreached_workers: tuple[str, ...] = ()
 
 
 class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +230,7 @@ class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     skipping: bool = False
     evicted_by: str = ""
+    running_workers: tuple[str, ...] = ()
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,8 +8,9 @@ import dsnb
 from dsnb.client.coordinated import CoordinatedStage
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.origin import current_origin
-from dsnb.errors import CancelledError
+from dsnb.errors import CancelledError, UnavailableError
 from tests.support.cluster import Cluster
+from tests.support.transfers import no_route
 from tests.support.waiting import wait_for
 
 
@@ -35,5 +36,15 @@ def test_a_consumer_whose_job_was_cancelled_asks_no_worker_any_more_though_it_is
         cluster.service.cancel("job")
         wait_for(lambda: stage.debug_state()["tasks"] == [], what="the task to be closed")
         with pytest.raises(CancelledError):
+            stage.pull(1)
+        stage.close()
+
+
+@pytest.mark.slow
+def test_a_consumer_is_told_of_a_worker_that_runs_and_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_route(monkeypatch)
+    with Cluster(1) as cluster:
+        stage = stage_of(cluster)
+        with pytest.raises(UnavailableError, match=r"worker w0 cannot be reached at .*no route"):
             stage.pull(1)
         stage.close()

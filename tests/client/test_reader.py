@@ -35,6 +35,7 @@ from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import FOLLOW
 from tests.support.cluster import Cluster
 from tests.support.reading import Gate
+from tests.support.transfers import no_route
 from tests.support.waiting import wait_for
 
 
@@ -290,6 +291,16 @@ def test_an_end_that_cannot_be_confirmed_for_a_bug_is_no_silent_end(
 
 
 # ---- when nobody is there
+
+
+@pytest.mark.slow
+def test_a_worker_that_runs_and_cannot_be_reached_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_route(monkeypatch)
+    stage = stage_of(cluster, dsnb.Dataset.range(5))
+    with pytest.raises(UnavailableError, match=r"worker w0 cannot be reached at .*no route") as caught:
+        stage.pull(1)
+    assert "tried" in caught.value.did
+    stage.close()
 
 
 @pytest.mark.slow

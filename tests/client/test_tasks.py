@@ -26,8 +26,8 @@ from dsnb.pipeline.dataset import Dataset
 from dsnb.transfer import local
 from dsnb.transfer.grpc import GRPC
 from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, Transfer
-from dsnb.transfer.selection import transfer_protocol
-from dsnb.transfer.shared_memory.messages import SHARED_MEMORY
+from dsnb.transfer.selection import choose_transfer, transfer_protocol
+from dsnb.transfer.shared_memory.messages import SHARED_MEMORY, SharedMemoryRefused
 from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, ReadRequest, TaskHolding, TaskInfo, TaskOrder
 from dsnb.worker.task import Task
 from tests.pipeline.driving import context
@@ -102,14 +102,8 @@ class Client:
     ) -> None:
         fields = {"mode": ShardingPolicy.OFF, **options}
         self.inbox = Inbox()
-        self.connected = True
         self.tasks = TaskTable(
-            self.inbox,
-            client_id,
-            ReadOptions(**fields),
-            "token",
-            previous_holdings=previous_holdings,
-            connected=lambda: self.connected,
+            self.inbox, client_id, ReadOptions(**fields), "token", previous_holdings=previous_holdings
         )
         self.got: list[int] = []
 
@@ -360,31 +354,69 @@ def fail_to_reach(worker: Worker, client: Client, monkeypatch: pytest.MonkeyPatc
     return read
 
 
-def test_a_worker_that_was_never_reached_is_told_in_the_end(
-    workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It runs, or the dispatcher would not name it: the address that it tells is not one for this reader."""
-    hold = fail_to_reach(workers[0], client, monkeypatch)
-    with pytest.raises(UnavailableError, match=r"worker w0 cannot be reached at .*connection refused") as caught:
-        client.tasks.maintain(hold.retry_at)
-    assert "tried 5 times" in caught.value.did
-    assert "worker_address" in caught.value.hint
+RUNS = [ClientUpdate(running_workers=("w0",))]
 
 
-def test_a_worker_is_not_given_up_while_the_dispatcher_cannot_be_reached(
+def test_a_worker_that_runs_and_was_never_reached_is_told_in_the_end(
     workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the worker died, only the dispatcher can give its task to another one."""
+    """The dispatcher gets its heartbeats: the address that it tells is not one for this reader."""
     hold = fail_to_reach(workers[0], client, monkeypatch)
-    client.connected = False
+    assert not client.tasks.unreached_workers
+    assert client.tasks.give_up_unreached(RUNS) == {}, "too early"
+    client.tasks.maintain(hold.retry_at)
+    assert list(client.tasks.unreached_workers) == ["w0"]
+    assert client.tasks.give_up_unreached([ClientUpdate(running_workers=("w1",))]) == {}, "another one"
+    error = client.tasks.give_up_unreached(RUNS)["of w0"]
+    assert isinstance(error, UnavailableError)
+    assert "worker w0 cannot be reached at" in error.what
+    assert "connection refused" in error.what
+    assert "tried 5 times" in error.did
+    assert "worker_address" in error.hint
+    assert client.tasks.any_given_up
+    assert not client.tasks.unreached_workers, "it is told once"
+
+
+def test_a_worker_is_tried_until_the_dispatcher_says_that_it_runs(
+    workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it died, only the dispatcher can give its task to another one, and it may be suspended for long."""
+    hold = fail_to_reach(workers[0], client, monkeypatch)
     for _ in range(20):
         client.tasks.maintain(hold.retry_at)
-    client.connected = True
-    for _ in range(4):  # the dispatcher was perhaps started again, and waits for the worker as long as before
-        client.tasks.maintain(hold.retry_at)
-    with pytest.raises(UnavailableError, match="cannot be reached") as caught:
-        client.tasks.maintain(hold.retry_at)
-    assert "tried 5 times" in caught.value.did
+    assert list(client.tasks.unreached_workers) == ["w0"]
+    client.tasks.set_tasks((replace(workers[1].info(2), task_id="of w0"),))
+    assert not client.tasks.unreached_workers
+    assert client.tasks.give_up_unreached(RUNS) == {}, "another one has the task now"
+
+
+def test_a_worker_that_answers_after_all_is_not_given_up(
+    workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = fail_to_reach(workers[0], client, monkeypatch)
+    client.tasks.maintain(hold.retry_at)
+    workers[0].refuses = None
+    client.tasks.maintain(hold.retry_at)
+    wait_for(lambda: hold.account.received, what="an element")
+    assert client.tasks.give_up_unreached(RUNS) == {}
+    assert client.read(50) == list(range(50))
+
+
+def test_a_requested_transfer_that_a_running_worker_refuses_is_told(
+    workers: list[Worker], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead worker refuses shared memory too: that says nothing before the dispatcher knows."""
+    client = Client(protocol="shared_memory")
+    workers[0].refuses = SharedMemoryRefused("there is no socket")
+    here, why = choose_transfer(workers[0].info(), None, "token", previous=None, shared_memory_refusal="")
+    monkeypatch.setattr("dsnb.client.tasks.choose_transfer", lambda *_args, **_named: (here, why))
+    client.tasks.set_tasks((workers[0].info(),))
+    [read] = client.tasks.reads.values()
+    while not client.tasks.unreached_workers:
+        client.tasks.maintain(read.retry_at)
+    error = client.tasks.give_up_unreached(RUNS)["of w0"]
+    assert isinstance(error, FailedPreconditionError)
+    assert "'shared_memory' is not available: there is no socket" in str(error)
 
 
 def test_a_worker_that_was_reached_once_is_waited_for(

@@ -67,6 +67,34 @@ def test_a_worker_whose_connection_broke_is_lost_sooner() -> None:
     assert not client.losses
 
 
+def test_a_client_learns_whether_a_worker_runs_that_it_cannot_reach() -> None:
+    service, client, [worker, other] = at_work(2)
+    unreached = ClientReport(client_id=client.client_id, unreached_workers=(worker.uid,))
+
+    def tell() -> None:
+        client.silence = 0.0
+        service.call(unreached)
+
+    def runs(reports: SimWorker) -> bool:
+        tell()
+        service.report(reports)
+        return e.NotifyRunning(client_id=client.client_id, worker=worker.uid) in service.instructions
+
+    assert not runs(worker), "it may have died since it sent this: the dispatcher may have been suspended"
+    service.wait(WORKER_S - INTERVAL, tell)
+    assert not runs(other)
+    assert runs(worker)
+
+
+def test_nobody_is_told_of_a_worker_that_was_reached_after_all() -> None:
+    service, client, [worker] = at_work()
+    service.call(ClientReport(client_id=client.client_id, unreached_workers=(worker.uid,)))
+    for _ in range(8):
+        service.wait(1.0, service.keep_alive)
+        service.report(worker)
+        assert not any(isinstance(told, e.NotifyRunning) for told in service.instructions)
+
+
 def test_a_worker_that_comes_back_in_time_loses_nothing() -> None:
     service, client, [worker] = at_work()
     task = service.task(worker)

@@ -80,8 +80,6 @@ class SimClient(Member):
         self._turn = 0
         """The number of the turn that is due; turns with other numbers were replaced by an earlier one."""
         self._waiting = self._acknowledging = False
-        self._connected = False
-        """Whether an update has come over the present control stream."""
         self._busy = True
         """Whether the user's thread waits for an answer of the dispatcher."""
         self._confirm_at = 0.0
@@ -130,9 +128,8 @@ class SimClient(Member):
         self._losses_received = reply.loss_count if not previous else min(self._losses_received, reply.loss_count)
         self._halted = ()
         self.tasks = TaskTable(
-            self._inbox, reply.client_id, self.options, "token", reply.instance, previous_holdings, previous,
-            connected=lambda: self._connected,
-        )  # fmt: skip
+            self._inbox, reply.client_id, self.options, "token", reply.instance, previous_holdings, previous
+        )
         self.tasks.lost = lost
         self.consumption.reset(self.tasks)
         self.consumption.tracked = True
@@ -156,6 +153,7 @@ class SimClient(Member):
         return m.ClientReport(
             client_id=self.client_id, elements=self.consumption.consumed, lost=self.tasks.lost, leaving=self.over,
             losses_received=self._losses_received, instance=self._joined.instance, holdings=holdings,
+            unreached_workers=self.tasks.unreached_workers,
         )  # fmt: skip
 
     @property
@@ -175,11 +173,9 @@ class SimClient(Member):
             case Reply():
                 self.handle_reply(message)
             case StreamEnded():
-                self._connected = False
                 if not self._leaving:
                     self.stream_ended(message)
             case m.ClientUpdate():
-                self._connected = connection is self.dispatcher_connection
                 self._handle_update(message)
             case _:
                 if connection in self.reads:
@@ -195,11 +191,10 @@ class SimClient(Member):
             self.tasks.send_acks()
             self.send_report()
         self._losses_received += len(update.losses)
-        if update.has_state or update.losses or update.skipping:
+        if update.has_state or update.losses or update.skipping or update.running_workers:
             self._inbox.update(update)
 
     def lost(self, connection: Connection) -> None:
-        self._connected &= connection is not self.dispatcher_connection
         if not self.over:
             super().lost(connection)
         read = self.reads.pop(connection, None)
@@ -261,6 +256,8 @@ class SimClient(Member):
         updates = list(self._inbox.updates)
         self._inbox.updates.clear()
         self.tasks.apply_updates(updates)
+        unreached = self.tasks.give_up_unreached(updates)
+        assert not unreached, f"workers were given up that clients reach: {unreached}"
 
     def _take_slice(self) -> bool:
         found = self._inbox.next()

@@ -17,6 +17,7 @@ from tests.simulation.thinned import Thinned, is_kept
 _TRAINER_TIMEOUT_S = 60.0
 _LONG_PACE = 30.0
 _PAST_LEASE_S = 11.0
+_STALL_S = 45.0
 _FEWEST_LONG_ELEMENTS = 30
 
 
@@ -169,6 +170,25 @@ def draw_long(seed: int, faults: tuple[Fault, ...] = tuple(Fault), most: int = 4
         elements=max(plan.elements, _FEWEST_LONG_ELEMENTS),
         events=tuple(replace(event, seconds=max(event.seconds, _PAST_LEASE_S)) for event in plan.events),
         pace=_LONG_PACE,
+    )
+
+
+def draw_stalled(seed: int, faults: tuple[Fault, ...] = tuple(Fault), most: int = 2) -> Plan:
+    """Draw a plan in which a worker dies while the dispatcher is suspended, for longer than anything is retried.
+
+    Args:
+        seed: Decides everything.
+        faults: The kinds of other faults that may happen.
+        most: The most other faults.
+    """
+    plan, chance = draw(seed, faults, most), Random(f"stalled {seed}")
+    at = chance.choice((0.003, 0.01, 0.02, 0.05, 0.5))
+    stall = Event(Fault.SUSPEND_DISPATCHER, at=at, seconds=_STALL_S, victim=0)
+    death = Event(Fault.KILL_WORKER, at=at + 0.0005, seconds=0.0, victim=chance.randrange(1 << 16))
+    return replace(
+        plan,
+        elements=max(plan.elements, _FEWEST_LONG_ELEMENTS),
+        events=tuple(sorted((*plan.events, stall, death), key=lambda event: event.at)),
     )
 
 

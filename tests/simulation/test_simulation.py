@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.checker import check
 from tests.simulation.found import FOUND, Found
-from tests.simulation.plan import Fault, Plan, draw, draw_long
+from tests.simulation.plan import Fault, Plan, draw, draw_long, draw_stalled
 from tests.simulation.service import Service
 
 SEEDS = [pytest.param(range(40), id="few"), pytest.param(range(40, 400), id="many", marks=pytest.mark.slow)]
@@ -43,6 +43,12 @@ def test_they_agree_if_one_thing_goes_wrong_again_and_again(fault: Fault, seeds:
 def test_they_agree_if_passes_outlast_the_leases(seeds: range) -> None:
     for seed in seeds:
         run(draw_long(seed))
+
+
+@pytest.mark.parametrize("seeds", LONG)
+def test_they_agree_if_a_worker_dies_while_the_dispatcher_is_suspended_for_long(seeds: range) -> None:
+    for seed in seeds:
+        run(draw_stalled(seed))
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.call)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from dsnb.client import tasks
+from dsnb.errors import UnavailableError
 from dsnb.transfer import local
 from dsnb.transfer.protocol import Endpoint
 from dsnb.transfer.selection import choose_transfer
@@ -54,6 +55,16 @@ def force_transfer(patch: pytest.MonkeyPatch) -> None:
         )
 
     patch.setattr(tasks, "choose_transfer", forced)
+
+
+def no_route(patch: pytest.MonkeyPatch) -> None:
+    """Have readers reach no worker, and try it twice."""
+
+    def refused(*_args: Any, **_named: Any) -> tuple[Endpoint, str]:
+        raise UnavailableError("no route")
+
+    patch.setattr(tasks, "choose_transfer", refused)
+    patch.setattr(tasks, "ATTEMPTS", 2)
 
 
 def overwrite_memory(array: np.ndarray[Any, Any], byte: int = 0xEE) -> None:

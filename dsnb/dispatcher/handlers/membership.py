@@ -32,6 +32,9 @@ from dsnb.wire.ranges import Ranges
 
 JOBS_KEPT = 100
 """How many jobs without a client are kept in full."""
+_LATE_REPORT_S = 3.0
+"""How long after a client said that it cannot reach a worker a report does not show yet that the worker runs. The
+dispatcher may have been suspended, and the worker may have died since it sent the report."""
 
 # ---- workers
 
@@ -143,6 +146,7 @@ def worker_reported(core: Context, report: WorkerReport) -> None:
         raise NotFoundError(f"the worker {report.uid} is unknown", did="it was counted as lost", hint="register again")
     _set_worker_deadline(core, report.uid, core.config.worker_timeout_ms)
     core.transient.confirmed_releases[report.uid] = report.last_release
+    _tell_that_it_runs(core, report.uid)
     for progress in report.tasks:
         task = core.state.tasks.get(progress.task_id)
         if task is not None and task.worker == report.uid and task.incarnation == progress.incarnation:
@@ -158,6 +162,13 @@ def worker_reported(core: Context, report: WorkerReport) -> None:
         if task_report.closing:
             cached_iterations.close_on_request(core, report.uid, task_report)
     _end_tasks(core, report)
+
+
+def _tell_that_it_runs(core: Context, uid: str) -> None:
+    """Notify the clients that cannot reach a worker although it runs: it keeps its tasks."""
+    for client_id, since in core.transient.unreached_workers.items():
+        if core.now - since.get(uid, core.now) > _LATE_REPORT_S:
+            core.instruct(e.NotifyRunning(client_id=client_id, worker=uid))
 
 
 def _end_tasks(core: Context, report: WorkerReport) -> None:
@@ -349,6 +360,10 @@ def client_reported(core: Context, report: ClientReport) -> None:
         raise jobs.unknown_client_error(client_id)
     core.transient.disconnected_clients.discard(client_id)
     core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
+    known = core.transient.unreached_workers.pop(client_id, {})
+    if report.unreached_workers:
+        since = {uid: known.get(uid, core.now) for uid in report.unreached_workers}
+        core.transient.unreached_workers[client_id] = since
 
 
 def client_disconnected(core: Context, event: e.ClientDisconnected) -> None:
