@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tests.simulation.plan import FIRST_FAULTS, Fault, Plan, draw, draw_long
+from tests.simulation.plan import FIRST_FAULTS, Fault, Plan, draw, draw_long, draw_stalled
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -173,6 +173,12 @@ FOUND = (
         "pass was read again whole",
     ),
     Found(4705117, ("f3fe67d",), "the same with a pipeline that filters"),
+    Found(
+        2,
+        ("6952baa",),
+        "a worker died while the dispatcher was suspended for longer than a client tries a worker; the read failed",
+        draw=draw_stalled,
+    ),
 )
 """In the order in which they were found, with those of one commit together."""
 
