@@ -206,6 +206,8 @@ def encode_rounds(
         return encode_beginning(iteration)
     known = {task.task_id: task for task in pass_position.tasks}
     known |= {task.task_id: task for task in pass_position.gone_tasks if task.task_id in to_come}
+    if not known and not pass_position.providers:  # a position without any task would be the beginning
+        known = {task.task_id: task for task in pass_position.gone_tasks}
     if not to_come <= known.keys():
         raise no_position_error(
             "rounds of a worker that is gone are still to come", "take the position again a few steps later"

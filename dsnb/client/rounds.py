@@ -91,9 +91,10 @@ class TakenRounds:
         self.total += 1
 
     def elements_after(self, count: int) -> dict[str, int]:
-        """How many elements of each task are in the first `count` of these rounds, and in all rounds before them.
+        """How many elements of each task lie before the end of the first `count` of these rounds.
 
-        The tasks are in the order in which they give the rounds that follow.
+        They are in these rounds, in rounds before them, or in rounds of left-over elements that were dropped. The tasks
+        are in the order in which they give the rounds that follow.
         """
         whole: dict[str, int] = {}
         joined: dict[str, int] = {}
@@ -104,16 +105,16 @@ class TakenRounds:
                 break
             after = first + min(end, count) - before
             if schedule.joined:
-                for task in schedule.tasks[: self._consumers - schedule.fillers] if after > first else ():
-                    joined[task] = joined.get(task, 0) + 1
+                for task, element in zip(schedule.tasks, schedule.elements, strict=True) if after > first else ():
+                    joined[task] = max(joined.get(task, 0), element + 1)
                 continue
             for task in schedule.tasks:
                 turn = next_task_round(schedule, task, after)
                 whole[task] = max(whole.get(task, 0), turn)
             at = (after - schedule.first_round) % len(schedule.tasks)
             following = [*schedule.tasks[at:], *schedule.tasks[:at]]
-        found = {task: turn * self._consumers + joined.get(task, 0) for task, turn in whole.items()}
-        found = {**{task: joined[task] for task in joined if task not in found}, **found}
+        found = {**dict.fromkeys(joined, 0), **{task: turn * self._consumers for task, turn in whole.items()}}
+        found = {task: max(count, joined.get(task, 0)) for task, count in found.items()}
         return {task: found[task] for task in [*following, *(one for one in found if one not in following)]}
 
 

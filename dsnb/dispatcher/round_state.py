@@ -207,8 +207,10 @@ def share_leftovers(
         for index, (task, at) in enumerate(parts):
             turns.append(lengths[task] // consumers + sum(to == index for to, _ in given[task]))
             given[task].append((index, at))
-        tasks = tuple(task for task, _ in parts)
-        rounds.append(RoundSchedule(tasks=tasks, task_rounds=tuple(turns), joined=True, fillers=fillers))
+        tasks, elements = zip(*parts, strict=True)
+        rounds.append(
+            RoundSchedule(tasks=tasks, task_rounds=tuple(turns), joined=True, fillers=fillers, elements=elements)
+        )
     return rounds, {
         task: Leftovers(consumers=tuple(to for to, _ in pairs), elements=tuple(at for _, at in pairs))
         for task, pairs in given.items()

@@ -6,8 +6,8 @@ elements from k * n up to, but not including, (k + 1) * n, one for each of n con
 field.
 
 Where data end, up to n - 1 elements of each task are left over. A *joined* schedule is one round of such elements: it
-names for each consumer the task that provides its element, and the task round, which the task counts for that consumer
-alone. A schedule without tasks is the end.
+names for each consumer the task that provides its element, the element's index in the task, and the task round, which
+the task counts for that consumer alone. A schedule without tasks is the end.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class RoundSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     joined: bool = False
     fillers: int = 0
     held: bool = False
+    elements: tuple[int, ...] = ()
 
 
 class RoundsUpdate(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from dsnb.client.position import decode_position, encode_rounds
 from dsnb.client.rounds import ConsumerRounds
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.handlers import orders
+from dsnb.dispatcher.handlers import orders, positions
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, replay
+from dsnb.errors import FailedPreconditionError
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
 from dsnb.wire.messages import ClientReport, ControlRequest, DatasetInfo, JoinRequest, TaskReport, WorkerReport
 from dsnb.wire.schedule import RoundsUpdate, consumer_name
@@ -22,6 +24,8 @@ from dsnb.worker.round_log import RoundLog
 from tests.dispatcher.model import raise_bugs
 
 Task = str
+_WHOLE = 1 << 60
+"""More elements than any task has."""
 
 
 class SimConsumer:
@@ -38,6 +42,8 @@ class SimConsumer:
         self.answered = 0
         self.acknowledged: dict[Task, tuple[int, int]] = {}
         self.took: dict[int, tuple[Task, int, int]] = {}
+        self.filled: set[int] = set()
+        """The rounds in which it got an element that another one has too."""
 
 
 class World:
@@ -287,6 +293,8 @@ class World:
         number, filler = consumer.rounds.next_round, consumer.rounds.is_filler
         found = consumer.rounds.take()
         consumer.took[number] = found
+        if filler:
+            consumer.filled.add(number)
         task, _, element = found
         before = self.given.setdefault((task, element), (consumer.iteration, number))
         assert filler or self.came_again or before == (consumer.iteration, number), (
@@ -308,16 +316,40 @@ class World:
         """A consumer's position after any of its rounds divides what all consumers take into before and after."""
         for consumer in self.consumers.values():
             taken = consumer.rounds.taken
-            if self.came_again or taken.first_round or consumer.rounds.missed or consumer.rounds.dropped:
+            if self.came_again or taken.first_round or consumer.rounds.missed:
                 continue
             together = [one for one in self.consumers.values() if one.iteration == consumer.iteration]
             for count in {0, 1, taken.total // 3, taken.total // 2, max(0, taken.total - 1), taken.total}:
-                behind = taken.elements_after(count)
+                behind = self.position(consumer, count)
+                if behind is None:
+                    continue
                 for other in together:
                     for number, (task, _, element) in other.took.items():
-                        if number >= taken.total or (number >= count and self._is_left_over(other.took[number])):
-                            continue  # not known here; or perhaps a filler
-                        assert (element < behind.get(task, 0)) == (number < count), (count, behind, task, element)
+                        if number >= taken.total or (number >= count and number in other.filled):
+                            continue  # not known here; or given to another one before
+                        is_behind = element < behind.get(task, _WHOLE)
+                        assert is_behind == (number < count), (count, behind, task, element)
+
+    def position(self, consumer: SimConsumer, count: int) -> dict[Task, int] | None:
+        """How many elements of each task lie before a consumer's position; all of a task that is not in it.
+
+        None if there is no such position.
+        """
+        rounds = consumer.rounds
+        behind, now = rounds.taken.elements_after(count), rounds.taken.elements_after(rounds.taken.total)
+        to_come = rounds.tasks_to_come() | {task for task, turn in now.items() if turn > behind.get(task, 0)}
+        if consumer.client not in self.core.state.clients:
+            return None
+        answer = positions.iteration_position(self.core, consumer.client)
+        try:
+            encoded = encode_rounds(consumer.iteration, count, behind, to_come, set(), answer)
+        except FailedPreconditionError:
+            return None
+        position = decode_position(encoded).position
+        if positions.at_beginning(position):
+            return {task: 0 for task, _ in self.given}
+        # The entropy of a task, which tells its sequence from others, follows from its id here.
+        return {str(task.entropy - position.entropy): task.skip for task in position.tasks}
 
     def everything_moves(self) -> None:
         """Each connection delivers, each pipeline produces, each consumer takes what it can."""

@@ -195,6 +195,42 @@ def test_a_worker_that_dies_after_the_last_rounds_were_planned_holds_up_no_consu
     assert [consumer.rounds.missed for consumer in consumers] == [0] * 3
 
 
+def test_a_position_keeps_what_a_pass_was_read_of_though_all_its_workers_are_gone() -> None:
+    """One without any task would be the beginning, and what was read would come again."""
+    world = World(3, "drop")
+    world.lengths = {"4000": 12}
+    world.add_worker()
+    for index in range(3):
+        world.join(index)
+    consumers = list(world.consumers.values())
+    while not all(consumer.rounds.ended for consumer in consumers):
+        world.everything_moves()
+    world.kill_worker(0)
+    for _ in range(10):
+        world.everything_moves()
+    assert world.position(consumers[0], 4) == {"4000": 12}
+    world.check_positions()
+
+
+def test_a_position_after_a_round_of_leftovers_lies_behind_one_that_was_dropped() -> None:
+    """Its elements do not come, and those of the next round, of the same task, have come."""
+    world = World(3, "drop")
+    world.lengths = dict.fromkeys(("4000", "4001", "4002"), 2)
+    for _ in world.lengths:
+        world.add_worker()
+    for index in range(3):
+        world.join(index)
+    consumers = list(world.consumers.values())
+    while world.core.state.iteration("job", 0).rounds.leftovers is None:  # type: ignore[union-attr]
+        world.everything_moves()
+    world.kill_worker(0)  # it has the first two elements of the first round, and the second worker the third
+    for _ in range(40):
+        world.everything_moves()
+    assert [(consumer.rounds.dropped, len(consumer.took)) for consumer in consumers] == [(1, 1)] * 3
+    assert consumers[0].rounds.taken.elements_after(1) == {"4001": 2, "4002": 2}
+    world.check_positions()
+
+
 def world_whose_third_consumer_has_ended() -> World:
     """The first two of three consumers have yet to take the last round."""
     world = World(3, "drop")

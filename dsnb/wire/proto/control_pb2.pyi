@@ -385,7 +385,7 @@ class HeldRounds(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., received: _Optional[int] = ..., oldest_round: _Optional[int] = ...) -> None: ...
 
 class RoundSchedule(_message.Message):
-    __slots__ = ("first_round", "halt", "tasks", "task_rounds", "joined", "fillers", "held")
+    __slots__ = ("first_round", "halt", "tasks", "task_rounds", "joined", "fillers", "held", "elements")
     FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     HALT_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +393,7 @@ class RoundSchedule(_message.Message):
     JOINED_FIELD_NUMBER: _ClassVar[int]
     FILLERS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     first_round: int
     halt: int
     tasks: _containers.RepeatedScalarFieldContainer[str]
@@ -400,7 +401,8 @@ class RoundSchedule(_message.Message):
     joined: bool
     fillers: int
     held: bool
-    def __init__(self, first_round: _Optional[int] = ..., halt: _Optional[int] = ..., tasks: _Optional[_Iterable[str]] = ..., task_rounds: _Optional[_Iterable[int]] = ..., joined: bool = ..., fillers: _Optional[int] = ..., held: bool = ...) -> None: ...
+    elements: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, first_round: _Optional[int] = ..., halt: _Optional[int] = ..., tasks: _Optional[_Iterable[str]] = ..., task_rounds: _Optional[_Iterable[int]] = ..., joined: bool = ..., fillers: _Optional[int] = ..., held: bool = ..., elements: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RoundsUpdate(_message.Message):
     __slots__ = ("halt", "schedules", "dropped", "agreed_round")
