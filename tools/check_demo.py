@@ -9,20 +9,20 @@ import json
 import sys
 from pathlib import Path
 
-MIN_ACCURACY = 0.9
 MAX_SHARING_DIFFERENCE = 0.2
 """How far what was produced may lie from what a trainer consumed or still has to read."""
 
 
 def problems(result: dict[str, object]) -> list[str]:
     """What is wrong with the figures."""
-    produced, trainers = result["elements_produced"], result["trainers"]
+    produced, trainers, target = result["elements_produced"], result["trainers"], result["target_accuracy"]
     assert isinstance(produced, int)
+    assert isinstance(target, float)
     assert isinstance(trainers, list)
     found = [
-        f"{trainer['trainer_id']} has an accuracy of {trainer['accuracy']}"
+        f"{trainer['trainer_id']} has an accuracy of {trainer['accuracy']}, and the aim is {target}"
         for trainer in trainers
-        if trainer["accuracy"] <= MIN_ACCURACY
+        if trainer["accuracy"] < target
     ]
     if len(trainers) != 2:
         found.append(f"{len(trainers)} trainers instead of two")

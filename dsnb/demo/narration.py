@@ -1,7 +1,7 @@
 """What the demo says and does while it runs: a new verdict, when to add a worker, when it is over. Pure.
 
-The first worker is added after a fixed time, whatever the verdict: that is the demonstration. Further ones are added
-only while the verdict still recommends it, as a user would.
+The first worker is added after a fixed time, or with the first verdict if that comes later, whatever the verdict: that
+is the demonstration. Further ones are added only while the verdict still recommends it, as a user would.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ FIRST_ADDED_AFTER_S = 8.0
 NEXT_ADDED_AFTER_S = 6.0
 """Seconds between two added workers: a verdict is about the last few seconds, so the effect takes some to show."""
 MAX_ADDED = 3
-MAX_S = 30.0
-"""How long the demo runs at most if nobody watches it on a terminal."""
+MAX_S = 120.0
+"""How long the demo runs at most if nobody watches it on a terminal. For slow and busy machines: on
+others, both trainers have learned long before."""
 _MORE_WORKERS_HELP = frozenset({"operation", "workers"})
 
 
@@ -26,8 +27,9 @@ class Pace(msgspec.Struct, kw_only=True):
     """When the demo adds workers and when it ends; `seconds` is None for a demo that runs until it is stopped.
 
     Example:
+        >>> verdict = Verdict(level="good", cause="none", job="digits", text="Not input-bound.")
         >>> pace = Pace(limit_s=30.0)
-        >>> pace.adds_worker(9.0, None), pace.adds_worker(9.5, None)
+        >>> pace.adds_worker(9.0, verdict), pace.adds_worker(9.5, verdict)
         (True, False)
     """
 
@@ -39,7 +41,7 @@ class Pace(msgspec.Struct, kw_only=True):
     def adds_worker(self, seconds: float, verdict: Verdict | None) -> bool:
         """Whether to add a worker now; counts it as added."""
         if self.added == 0:
-            due = seconds >= FIRST_ADDED_AFTER_S
+            due = seconds >= FIRST_ADDED_AFTER_S and verdict is not None
         else:
             due = (
                 self.added < MAX_ADDED

@@ -28,7 +28,7 @@ class DemoOptions:
         workers: The number of workers at the beginning. The demo adds workers later.
         isolation: "thread" for workers in this process, "process" for workers in child processes.
         seconds: How long it runs; None: until Ctrl-C on a terminal, otherwise until both trainers have learned to
-            classify the digits, but at most 30 seconds.
+            classify the digits, but at most two minutes.
         dashboard: Whether to serve the dashboard meanwhile.
         open: Whether to open the dashboard in the browser, if there is a display.
         record: The file to record the service's snapshots in; empty for none.

@@ -83,6 +83,7 @@ def test_the_json_form_has_the_promised_keys() -> None:
     assert found["elements_produced"] == 100
     assert found["elements_consumed"] == 90
     assert found["seconds_saved"] == 0.2
+    assert found["reached"] is True
     assert found["trainers"][0].keys() >= {"trainer_id", "elements", "accuracy", "hits", "skipped"}
 
 

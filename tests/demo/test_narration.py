@@ -12,8 +12,8 @@ SLOW = Verdict(level="bad", cause="operation", job="digits", text="Input-bound."
 FULL = Verdict(level="bad", cause="processors", job="digits", text="All CPUs are busy.")
 
 
-@pytest.mark.parametrize("verdict", [None, GOOD, SLOW])
-def test_the_first_worker_is_added_whatever_the_verdict(verdict: Verdict | None) -> None:
+@pytest.mark.parametrize("verdict", [GOOD, SLOW])
+def test_the_first_worker_is_added_whatever_the_verdict(verdict: Verdict) -> None:
     pace = Pace(limit_s=None)
 
     assert not pace.adds_worker(FIRST_ADDED_AFTER_S - 0.1, verdict)
@@ -21,7 +21,15 @@ def test_the_first_worker_is_added_whatever_the_verdict(verdict: Verdict | None)
     assert not pace.adds_worker(FIRST_ADDED_AFTER_S + 0.1, verdict)
 
 
-@pytest.mark.parametrize("verdict, added", [(None, 1), (GOOD, 1), (FULL, 1), (SLOW, MAX_ADDED)])
+def test_the_first_worker_is_added_after_the_first_verdict_however_late_that_comes() -> None:
+    """The demo shows how the verdict changes, and a slow machine has none after eight seconds."""
+    pace = Pace(limit_s=None)
+
+    assert not pace.adds_worker(FIRST_ADDED_AFTER_S, None)
+    assert pace.adds_worker(10 * FIRST_ADDED_AFTER_S, SLOW)
+
+
+@pytest.mark.parametrize("verdict, added", [(GOOD, 1), (FULL, 1), (SLOW, MAX_ADDED)])
 def test_further_workers_are_added_while_the_verdict_recommends_it(verdict: Verdict | None, added: int) -> None:
     pace = Pace(limit_s=None)
     for second in range(600):
@@ -37,7 +45,7 @@ def test_on_a_terminal_it_never_ends_by_itself() -> None:
 def test_elsewhere_it_ends_when_the_effect_was_shown_and_both_have_learned() -> None:
     pace = Pace(limit_s=MAX_S, ends_when_learned=True)
     assert not pace.is_over(5.0, learned=True), "no worker has been added yet"
-    assert pace.adds_worker(FIRST_ADDED_AFTER_S, None)
+    assert pace.adds_worker(FIRST_ADDED_AFTER_S, GOOD)
 
     assert not pace.is_over(FIRST_ADDED_AFTER_S + 1, learned=True)
     assert not pace.is_over(MAX_S - 0.1, learned=False)

@@ -99,6 +99,13 @@ def test_the_table_shows_every_figure_in_columns() -> None:
     assert any("4.0 s" in line and "800 hits x 5.0 ms" in line for line in lines)
 
 
+def test_the_table_says_whether_the_aim_was_reached() -> None:
+    assert "0.900  or more on held-out digits; the aim is 0.9\n" in table(result(accuracy=0.9))
+    assert "0.896  or more on held-out digits; a longer run (--seconds) reaches the aim of 0.9\n" in table(
+        result(accuracy=0.896)
+    )
+
+
 def test_a_line_of_progress_is_one_line_with_both_trainers() -> None:
     line = progress_line(result())
 

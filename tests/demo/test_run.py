@@ -23,6 +23,11 @@ from tests.support.processes import PythonProcess, is_running
 from tests.support.requires import require_module
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.timeout(300)
+
+WHOLE_S = MAX_S + 80.0
+"""More than the demo takes on any machine, with its start and end."""
+
 
 @contextmanager
 def demo(temporary: Path, *options: str, dashboard: bool = False) -> Iterator[PythonProcess]:
@@ -38,7 +43,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
     """What the demo prints for a script: its figures, and its progress."""
     temporary, kept = tmp_path_factory.mktemp("temporary"), tmp_path_factory.mktemp("kept") / "run.db"
     with demo(temporary, "--json", "--record", str(kept)) as process:
-        assert process.wait_for_exit(timeout=100) == 0
+        assert process.wait_for_exit(timeout=WHOLE_S) == 0
         figures: dict[str, Any] = json.loads(process.stdout)  # one object and nothing else
         assert list(temporary.iterdir()) == []
         with RunReader(kept) as run:
@@ -52,13 +57,10 @@ def figures(whole_run: tuple[dict[str, Any], str]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_both_trainers_pass_the_accuracy(figures: dict[str, Any]) -> None:
+def test_it_ends_when_both_trainers_have_reached_the_aim(figures: dict[str, Any]) -> None:
     assert len(figures["trainers"]) == 2
-    # A busy machine may reach the demo's time limit before the slower trainer has learned enough.
-    cut_short = figures["seconds"] >= 0.95 * MAX_S
-    for trainer in figures["trainers"]:
-        assert trainer["accuracy"] >= (0.5 if cut_short else figures["target_accuracy"])
-    assert figures["target_accuracy"] > 0.9
+    assert figures["reached"], f"not in {figures['seconds']:.0f} s"
+    assert all(trainer["accuracy"] >= figures["target_accuracy"] > 0.85 for trainer in figures["trainers"])
 
 
 @pytest.mark.slow
@@ -217,7 +219,7 @@ def test_with_worker_processes_it_shares_as_well_also_when_one_is_killed(tmp_pat
         victim, other = process.children()
         os.kill(victim, signal.SIGKILL)
 
-        assert process.wait_for_exit(timeout=100) == 0
+        assert process.wait_for_exit(timeout=WHOLE_S) == 0
         figures = json.loads(process.stdout)
         assert not is_running(other)
     assert figures["elements_consumed"] > figures["elements_produced"]
