@@ -296,12 +296,15 @@ class CoordinatedStage(JobReader):
         self._undecoded = self._undecoded or self._next_slice()
         if self._undecoded is None:
             return []
+        began = time.perf_counter_ns()
         try:
             run = list(self._undecoded.elements())
         except Exception:
             self._failed_tasks.add(self._undecoded_task)
             self._undecoded = None
             raise
+        finally:
+            self.decode_ns += time.perf_counter_ns() - began
         self._undecoded = None
         return [(element, self._is_filler) for element in run] if self._pads else run
 
@@ -613,6 +616,7 @@ class CoordinatedStage(JobReader):
             client_id=self._client_id,
             elements=self.elements - self._elements_before,
             wait_ns=self._waits.ns,
+            decode_ns=self.decode_ns,
             convert_ns=self.convert_ns,
             active_ns=self._clock() - self._began,
             lost=self._tasks.lost + missed,

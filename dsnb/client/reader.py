@@ -133,7 +133,7 @@ class ReadStage(JobReader):
         self._client_timeout_s = joined.client_timeout_ms / 1000
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
-        self._active_ns = self._decode_ns = 0
+        self._active_ns = 0
         self._waits = Stopwatch(self._clock)
         self._reachable_at = time.monotonic()
         self._confirm_at = 0.0
@@ -460,7 +460,7 @@ class ReadStage(JobReader):
         """Take the next frame slice; False at the end of the iteration."""
         try:
             with self._tasks_lock:
-                found = self._undecoded or self._inbox.next() or self._wait()
+                found = self._undecoded or self._take_arrived() or self._wait()
         except Exception as error:
             mark_out_of_band(error)
             raise
@@ -483,8 +483,16 @@ class ReadStage(JobReader):
             self._consumption.add_delivered(hold, piece.count, self._element_bytes)
             raise
         finally:
-            self._decode_ns += time.perf_counter_ns() - began
+            self.decode_ns += time.perf_counter_ns() - began
         return True
+
+    def _take_arrived(self) -> tuple[TaskRead, FrameSlice] | None:
+        """Take the next frame slice if it has arrived. Reading it from the socket counts as building elements."""
+        began = time.perf_counter_ns()
+        try:
+            return self._inbox.next()
+        finally:
+            self.decode_ns += time.perf_counter_ns() - began
 
     def _wait(self) -> tuple[TaskRead, FrameSlice] | None:
         """Wait for the next frame slice, and maintain tasks and acknowledgements meanwhile.
@@ -690,7 +698,7 @@ class ReadStage(JobReader):
             client_id=self._client_id,
             elements=self._consumption.consumed,
             wait_ns=self._waits.ns,
-            decode_ns=self._decode_ns,
+            decode_ns=self.decode_ns,
             convert_ns=self.convert_ns,
             active_ns=self._active_ns or self._clock() - self._began,
             lost=self._tasks.lost,

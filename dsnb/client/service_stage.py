@@ -14,12 +14,17 @@ from dsnb.wire.threads import shielded
 class JobReader(Stage):
     """A stage that has joined a job and reads it."""
 
+    decode_ns = 0
+    """Time that the user's `next` spent on building elements from received data."""
     convert_ns = 0
     """Time that the user's `next` spent on making a framework's objects."""
 
-    def note_conversion(self, ns: int) -> None:
+    def note_conversion(self, ns: int, *, to_framework: bool) -> None:
         """Add to the time that this reader reports."""
-        self.convert_ns += ns
+        if to_framework:
+            self.convert_ns += ns
+        else:
+            self.decode_ns += ns
 
     def warn_at_start(self) -> None:
         """Warn of what keeps elements from coming: the iteration is over, the job is paused, or a worker is missing."""
@@ -139,10 +144,10 @@ class ServiceStage(Stage):
             return self._start_state
         return self._reader.source_position(count)
 
-    def note_conversion(self, ns: int) -> None:
+    def note_conversion(self, ns: int, *, to_framework: bool) -> None:
         """Add to the time that the reader reports, if the job was joined."""
         if self._reader is not None:
-            self._reader.note_conversion(ns)
+            self._reader.note_conversion(ns, to_framework=to_framework)
 
     def cancel(self) -> None:
         """Wake the thread that waits for elements. A stage that is joining leaves as soon as it has joined."""

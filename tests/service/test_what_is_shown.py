@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import dsnb
+from dsnb.client.inbox import Inbox
 from dsnb.errors import CancelledError
+from dsnb.pipeline.engine.to_numpy import NumpyConverter
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
@@ -57,6 +59,29 @@ def test_a_readers_time_is_divided_into_waiting_decoding_and_its_own_loop() -> N
         assert trainer.wait_ns > 0.1e9
         assert trainer.wait_ns + trainer.decode_ns <= trainer.active_ns
         assert sum(place.in_flight_ns for place in trainer.cursors) > 0
+
+
+@pytest.mark.parametrize("place", [(Inbox, "next"), (NumpyConverter, "convert")], ids=["arrival", "conversion"])
+def test_the_time_for_elements_that_arrive_or_are_converted_is_not_the_readers_own_loop(
+    monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
+) -> None:
+    work, slowed = getattr(*place), False
+
+    def slow(*arguments: Any) -> Any:
+        nonlocal slowed
+        slowed = True
+        time.sleep(0.5)
+        return work(*arguments)
+
+    endless = dsnb.Dataset.range(5).repeat()
+    with Cluster(workers=1) as cluster:
+        elements = iter(endless.apply(dsnb.distribute("parallel_epochs", cluster.service, job_name="train")))
+        first(1, elements)
+        monkeypatch.setattr(*place, slow)
+        while not slowed:
+            next(elements)
+        wait_for(lambda: cluster.job("train").trainers[0].decode_ns >= 0.5e9, what="a report with that time")
+        elements.close()
 
 
 def test_thread_workers_tell_how_late_they_get_their_turn() -> None:

@@ -363,7 +363,7 @@ class _IteratorState:
         before = self._conversion_clock.ns
         run = self._next_run()
         if self.stage is not None:
-            self.stage.note_conversion(self._conversion_clock.ns - before)
+            self.stage.note_conversion(self._conversion_clock.ns - before, to_framework=True)
         return run
 
     def _next_run(self) -> Iterator[Any]:
@@ -389,11 +389,14 @@ class _IteratorState:
 
     def _convert(self) -> list[Any]:
         """Convert what was pulled; if Ctrl-C interrupts a framework's code, the next call converts it again."""
+        began = perf_counter_ns()
         try:
             elements, self._failure, self._unconverted = self._converter.convert(self._unconverted)
         except Exception:
             self._unconverted = []
             raise
+        if self._conversion_clock is None and self.stage is not None:
+            self.stage.note_conversion(perf_counter_ns() - began, to_framework=False)
         return elements
 
     def forget_withdrawn(self) -> bool:

@@ -162,10 +162,13 @@ class Stage:
             left -= dropped
         return count - left
 
-    def note_conversion(self, ns: int) -> None:
-        """Add time that the user's `next` spent on making a framework's objects; sources that report it count it."""
+    def note_conversion(self, ns: int, *, to_framework: bool) -> None:
+        """Add time that the user's `next` spent on making a framework's objects, or plain NumPy elements.
+
+        Sources that report it count it.
+        """
         for stage in self.inputs:
-            stage.note_conversion(ns)
+            stage.note_conversion(ns, to_framework=to_framework)
 
     def shared_with_other_readers(self) -> bool:
         """Whether other clients may have received elements of this iteration, so that a repeated read may differ."""
