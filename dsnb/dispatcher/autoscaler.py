@@ -11,7 +11,8 @@ changed its pace), only the newest seconds count, once two intervals in a row ag
 * *Down*: if one worker less was enough for 30 seconds, and no reader waits, one worker leaves; further ones follow
   every ten seconds. If readers wait afterwards, that number is not tried again until the need changes by a quarter.
 * *Neither*: in the first ten seconds of a job, while new workers start, while no two intervals agree, and where the
-  verdict names a cause that more workers do not change (the network, the reader, the GIL). It then says why, once.
+  verdict names a cause that more workers do not change (the network, the reader, the GIL). It then says why, also of a
+  reader that is slow but does not wait; once for each job and cause until the number of workers changes.
 
 Pure: no threads, sockets, files or clock.
 """
@@ -120,7 +121,8 @@ class Autoscaler:
         """When the last step down was, and the need at that time."""
         self._floor: tuple[int, float] | None = None
         """A number of workers that must not be reduced, and the need for which that was found."""
-        self._explained = ""
+        self._explained: set[tuple[str, str]] = set()
+        """For each job that is read, the reasons that were given since the number of workers changed."""
 
     def decide(self, now: float, snapshot: Snapshot, *, size: int, capacity: int | None = None) -> Decision | None:
         """The decision at this moment; None if there is nothing to do and nothing to say.
@@ -146,8 +148,7 @@ class Autoscaler:
         if need.waiting:
             self._surplus_since, self._stepping_down = None, False
             return self._go_up(now, size, need, capacity)
-        self._explained = ""
-        return self._go_down(now, size, need)
+        return self._go_down(now, size, need) or self._explain_slow_reader(need)
 
     # ---- what is known
 
@@ -162,6 +163,7 @@ class Autoscaler:
             self._running, self._changed_at = running, now
         read = {job.name for job in snapshot.jobs if job.clients and not job.paused_by}
         self._first_read_at = {name: self._first_read_at.get(name, now) for name in read}
+        self._explained = {(job, reason) for job, reason in self._explained if job in read}
 
     def _need(self, now: float) -> _Need | None:
         """What the jobs need at present; None if that cannot be known yet."""
@@ -268,15 +270,19 @@ class Autoscaler:
 
     def _scale(self, now: float, size: int, target: int, why: str) -> Decision:
         self._changed_at = now
-        self._explained = ""
+        self._explained.clear()
         return self._decision(target, f"autoscaling from {size} to {plural(target, 'worker')}: {why}")
 
     def _explain(self, one: JobDemand) -> Decision | None:
         """Say once why more workers would not help a job."""
-        if one.verdict is None or self._explained == (key := f"{one.job}: {one.verdict.cause}"):
+        if one.verdict is None:
             return None
-        self._explained = key
-        return self._decision(None, f"autoscaling adds no workers, because they would not help: {one.verdict.text}")
+        return self._say_once(one.job, one.verdict.cause, f"they would not help: {one.verdict.text}")
+
+    def _explain_slow_reader(self, need: _Need) -> Decision | None:
+        """Say once that a reader that does not wait is slow all the same, as the verdict says too."""
+        slow = next((one for one in need.demands if one.verdict is not None and one.verdict.level != "good"), None)
+        return None if slow is None else self._explain(slow)
 
     def _explain_limit(self, size: int, wanted: int, one: JobDemand, capacity: int | None) -> Decision | None:
         """Say once which limit keeps the service from having the workers that it needs."""
@@ -288,10 +294,13 @@ class Autoscaler:
             limit = f"{plural(size, 'worker')} could make enough"
         else:
             limit = "no processor is idle" if capacity is None else "the launcher has no room for more"
-        if self._explained == limit:
+        return self._say_once(one.job, limit, f"{limit}: {_need_text(one)}")
+
+    def _say_once(self, job: str, reason: str, text: str) -> Decision | None:
+        if (job, reason) in self._explained:
             return None
-        self._explained = limit
-        return self._decision(None, f"autoscaling adds no workers, because {limit}: {_need_text(one)}")
+        self._explained.add((job, reason))
+        return self._decision(None, f"autoscaling adds no workers, because {text}")
 
     def _decision(self, workers: int | None, text: str) -> Decision:
         self.reason = text

@@ -34,6 +34,7 @@ class SimulatedService:
         duty: The share of its time that a worker can work.
         produced_ahead: Whether the workers have produced all elements, so that only the trainer still works.
         look_s: How often the autoscaler gets a snapshot.
+        building: The share of its time without waiting that the trainer spends building elements.
     """
 
     pace: float = 100.0
@@ -51,6 +52,7 @@ class SimulatedService:
     size: int = 1
     running: int = 1
     produced_ahead: bool = False
+    building: float = 0.0
     consumed: float = 0.0
     wait_s: float = 0.0
     busy_s: float = 0.0
@@ -149,6 +151,7 @@ class SimulatedService:
             elements=int(self.consumed),
             wait_ns=int(self.wait_s * 1e9),
             active_ns=int(self.now * 1e9),
+            decode_ns=int(self.building * (self.now - self.wait_s) * 1e9),
             cursors=(
                 CursorStatus(task_id="t0", worker="w0", offset=0, lag=0, in_flight_ns=int(self.in_flight_s * 1e9)),
             ),
@@ -317,6 +320,31 @@ def test_a_reader_that_waits_long_for_workers_that_could_make_enough_gets_none_a
     service.run(Autoscaler(4, 8), 60.0)
     assert len(service.said) == 1, service.said
     assert "autoscaling adds no workers, because 4 workers could make enough: the readers of job" in service.said[0]
+
+
+def slow_reader(pace: float) -> SimulatedService:
+    """A reader that spends its time building elements, with one worker that makes 100 elements a second."""
+    return SimulatedService(pace=pace, worker_rate=100.0, building=0.4, noise=0.0)
+
+
+def test_a_reader_that_builds_elements_gets_no_workers_and_the_reason_is_said_also_if_it_never_waits() -> None:
+    """As on a busy machine, where it gets so little done that the workers are always ahead of it."""
+    service = slow_reader(pace=20.0)
+    service.run(Autoscaler(1, 4), 60.0)
+    assert len(service.said) == 1, service.said
+    assert service.said[0] == (
+        "autoscaling adds no workers, because they would not help: Job 'train' is slowed down by its reader: the "
+        "client with the id t waits 0 % of its time. It spends 40 % of its time building elements from received data."
+    )
+
+
+def test_a_reason_is_said_once_though_the_reader_waits_only_now_and_then() -> None:
+    service, autoscaler = slow_reader(pace=100.0), Autoscaler(1, 4)
+    for pace in 5 * [115.0, 90.0]:
+        service.pace = pace
+        service.run(autoscaler, 30.0)
+    assert len(service.said) == 1, service.said
+    assert "would not help" in service.said[0]
 
 
 def test_workers_without_effect_leave_again_and_are_not_tried_again_soon() -> None:
