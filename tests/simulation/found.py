@@ -109,7 +109,7 @@ FOUND = (
     ),
     Found(
         3161724,
-        ("ace076d",),
+        ("7b8ab3e",),
         "the same from a worker that was suspended past its lease; its report came when the task had been read to its "
         "end and dropped",
     ),
@@ -175,7 +175,7 @@ FOUND = (
     Found(4705117, ("f3fe67d",), "the same with a pipeline that filters"),
     Found(
         2,
-        ("6952baa",),
+        ("9e539af",),
         "a worker died while the dispatcher was suspended for longer than a client tries a worker; the read failed",
         draw=draw_stalled,
     ),
