@@ -441,9 +441,10 @@ class CoordinatedStage(JobReader):
 
     def _final_position(self, total: int) -> dict[str, Any]:
         """The position at the end of the pass. Other ranks may not know yet that it is the end: it says so besides."""
-        if self._last_position is None:
-            return encode_end(self._joined.iteration, total)
-        return {**self._encode(total, self._last_position), "end": total}
+        if self._last_position is not None:
+            with suppress(FailedPreconditionError):  # a consumer that knows no position knows that the pass is over
+                return {**self._encode(total, self._last_position), "end": total}
+        return encode_end(self._joined.iteration, total)
 
     def _assume_end(self, now: float) -> bool:
         """Whether to treat the iteration as over without the dispatcher's answer: if it is gone, or silent for long."""

@@ -341,3 +341,20 @@ def test_a_rank_that_joined_late_says_that_it_knows_no_position() -> None:
             iterators[2].state_dict()
         for elements in iterators:
             elements.close()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::dsnb.errors.DataLossWarning")
+def test_a_rank_that_joined_late_goes_on_with_the_next_pass() -> None:
+    with Cluster(1) as cluster:
+
+        def repeated(rank: int) -> Any:
+            return iter(rank_of(cluster.service, rank, dsnb.Dataset.range(60)).repeat(2))
+
+        iterators = [repeated(rank) for rank in range(RANKS)]
+        together(lambda rank: first(4, iterators[rank]))
+        iterators[2].close()
+        iterators[2] = repeated(2)
+        after = together(lambda rank: rows(iterators[rank]))
+        assert [len(rank) for rank in after[:2]] == [36, 36]
+        assert 20 <= len(after[2]) <= 36, "the second pass, and of the first one what the others had not received"
