@@ -169,7 +169,7 @@ def test_whoever_waits_is_woken_when_reading_is_cancelled(cluster: Cluster) -> N
     thread.start()
     wait_for(lambda: waits(stage), what="the reader to wait")
     stage.cancel()
-    thread.join(5.0)
+    thread.join(30.0)
     assert not thread.is_alive()
     assert len(caught) == 1
     stage.close()
@@ -220,7 +220,7 @@ def test_a_pass_goes_on_with_another_worker_when_the_only_one_is_drained(cluster
     ended.start()
     wait_for(lambda: not cluster.job("job").tasks, what="the drained worker's task to be over")
     cluster.add_worker()
-    ended.join(20.0)
+    ended.join(60.0)
     assert sorted(got) == list(range(400))
     stage.close()
 
@@ -312,7 +312,7 @@ def test_a_service_without_workers_is_told_in_the_stated_time() -> None:
         began = time.monotonic()
         with pytest.raises(DeadlineExceededError, match=r"has had no worker for 0\.3 seconds") as caught:
             stage.pull(1)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 20.0
         assert "svc.scale(2)" in caught.value.hint
         stage.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ import dsnb
 from dsnb.client.session import JobClock
 from tests.support.cluster import Cluster
 from tests.support.reading import first
-from tests.support.waiting import wait_for
+from tests.support.waiting import standing_still, wait_for
 
 
 @pytest.fixture
@@ -38,15 +39,17 @@ def test_the_clock_of_a_job_stands_while_it_is_paused() -> None:
 def test_a_pause_is_nobodys_waiting(cluster: Cluster) -> None:
     policy = dsnb.distribute("parallel_epochs", cluster.service, job_name="j", max_outstanding_requests=4)
     elements = iter(dsnb.Dataset.range(10_000).apply(policy))
+    began = time.monotonic()
     first(3, elements)
     cluster.service.pause("j")
     got: list[int] = []
     reader = threading.Thread(target=lambda: got.extend(first(100, elements)))
     reader.start()
-    before = cluster.status().time
-    wait_for(lambda: cluster.status().time > before + 3.0, what="three seconds")
+    waited = standing_still(lambda: cluster.job("j").trainers[0].wait_ns, 3.0)
+    wait_for(waited, what="the time of waiting to stand still for three seconds")
+    assert reader.is_alive()
     cluster.service.resume("j")
     reader.join(30.0)
     assert len(got) == 100
-    assert cluster.job("j").trainers[0].wait_ns < 1.5e9
+    assert cluster.job("j").trainers[0].wait_ns < 1e9 * (time.monotonic() - began - 1.5), "the pause does not count"
     elements.close()  # type: ignore[attr-defined]

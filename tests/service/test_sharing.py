@@ -200,7 +200,7 @@ def test_those_that_start_together_are_given_nothing_before(service: DataService
     assert not first
     other = trainer(service, "other", start_together=2)
     assert read(other, 10) == list(range(10))
-    reading.join(10.0)
+    reading.join(60.0)
     assert first == list(range(10))
     one.close()
     other.close()

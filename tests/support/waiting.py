@@ -32,6 +32,20 @@ def wait_for(condition: Callable[[], T], *, what: str, timeout: float = 30.0, ev
         time.sleep(every)
 
 
+def standing_still(look: Callable[[], object], seconds: float) -> Callable[[], bool]:
+    """A condition for `wait_for`: what `look` gives has not changed for so long."""
+    last, changed_at = look(), time.monotonic()
+
+    def stands() -> bool:
+        nonlocal last, changed_at
+        now = look()
+        if now != last:
+            last, changed_at = now, time.monotonic()
+        return time.monotonic() - changed_at > seconds
+
+    return stands
+
+
 def answers(url: str) -> bool:
     """Whether an HTTP server answers at an address, for `wait_for`."""
     try:
