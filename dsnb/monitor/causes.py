@@ -11,7 +11,15 @@ from statistics import median
 import msgspec
 
 from dsnb.monitor.evidence import Evidence
-from dsnb.monitor.formatting import format_bytes, format_count, format_duration, format_rate, format_share, plural
+from dsnb.monitor.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    format_share,
+    plural,
+    wait_level,
+)
 from dsnb.monitor.remedies import busy_cpus_text, cpu_bound_remedy, scale_remedy, speed_up_remedy, workers_remedy
 
 SATURATED_SHARE = 0.7
@@ -177,7 +185,7 @@ def _stays_on_host(evidence: Evidence, task_id: str) -> bool:
 def decode_bound(evidence: Evidence) -> Cause | None:
     assert evidence.waiting_reader is not None
     decodes = evidence.trainer_rates(evidence.waiting_reader).decode_share or 0.0
-    if decodes < _DECODE_BOUND_SHARE or decodes < evidence.wait_share:
+    if decodes < _DECODE_BOUND_SHARE or decodes < evidence.wait_share or _workers_are_short(evidence):
         return None
     return Cause(
         cause="client",
@@ -185,6 +193,11 @@ def decode_bound(evidence: Evidence) -> Cause | None:
         text=f"It spends {format_share(decodes)} of its time building elements from received data.",
         remedy="Batch before distribute, so that it receives whole batches.",
     )
+
+
+def _workers_are_short(evidence: Evidence) -> bool:
+    """Whether the reader waits, and without its waiting would take more than the workers can make."""
+    return wait_level(evidence.wait_share) == "bad" and evidence.busy > 1 - evidence.wait_share
 
 
 def convert_bound(evidence: Evidence) -> Cause | None:

@@ -338,9 +338,16 @@ def test_a_reader_that_builds_elements_gets_no_workers_and_the_reason_is_said_al
     )
 
 
+def test_a_reader_that_builds_elements_gets_more_workers_if_it_would_need_them_without_its_waiting() -> None:
+    service = SimulatedService(pace=160.0, worker_rate=100.0, building=0.9)
+    service.run(Autoscaler(1, 4), 60.0)
+    assert service.size == 2, service.said
+
+
 def test_a_reason_is_said_once_though_the_reader_waits_only_now_and_then() -> None:
-    service, autoscaler = slow_reader(pace=100.0), Autoscaler(1, 4)
-    for pace in 5 * [115.0, 90.0]:
+    service, autoscaler = slow_reader(pace=80.0), Autoscaler(1, 4)
+    service.duty = 0.7
+    for pace in 5 * [80.0, 60.0]:
         service.pace = pace
         service.run(autoscaler, 30.0)
     assert len(service.said) == 1, service.said
