@@ -115,7 +115,9 @@ def test_a_wait_of_a_consumer_counts_while_it_lasts() -> None:
             reader = threading.Thread(target=lambda: suppressed(elements), name="test-consumer")
             reader.start()
             try:
-                service.wait_until(lambda now: now.jobs[0].trainers[0].wait_ns > 200_000_000)
+                service.wait_until(
+                    lambda now: any(one.wait_ns > 200_000_000 for job in now.jobs for one in job.trainers)
+                )
             finally:
                 elements.close()
                 reader.join(30)
