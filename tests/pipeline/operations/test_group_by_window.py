@@ -122,7 +122,8 @@ def test_the_report_shows_what_is_in_the_groups() -> None:
     stage.pull(1)
     names = {report.name: report for report in reports(stage)}
     assert list(names) == ["group_by_window(<lambda>)", "groups of group_by_window(<lambda>)", "range(9)"]
-    assert names["groups of group_by_window(<lambda>)"].buffered == names["range(9)"].elements - 3
+    gone = names["range(9)"].elements - names["groups of group_by_window(<lambda>)"].buffered
+    assert gone in (3, 6), "only full windows have left the groups: the one that was asked for, and perhaps another one"
     stage.close()
 
 
