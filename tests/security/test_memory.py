@@ -26,8 +26,9 @@ from tests.support.reading import run_in_threads
 from tests.support.workers import address_of, worker_process
 
 MIB = 1 << 20
-ALLOWED_THREADS = 40
-"""By how many threads a server may grow."""
+ALLOWED_THREADS = 100
+"""By how many threads a server may grow. gRPC starts more when the machine is busy; thousands of calls and connections
+must not have a thread each."""
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
