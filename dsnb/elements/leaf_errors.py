@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import fractions
 import numbers
+import sys
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -39,7 +40,10 @@ def invalid_leaf_error(value: Any, cause: str = "") -> InvalidArgumentError:
 
 def is_masked(value: Any) -> bool:
     """Whether a value is a masked array, which would lose its mask as a plain array."""
-    return isinstance(value, np.ma.MaskedArray)
+    # NumPy imports its `ma` late. Importing it here would do so at the first element, and a process that another thread
+    # forks meanwhile could never import it: it would wait for the lock of a thread that it does not have.
+    masked_array = getattr(sys.modules.get("numpy.ma.core"), "MaskedArray", None)
+    return masked_array is not None and isinstance(value, masked_array)
 
 
 def describe_value(value: Any) -> str:

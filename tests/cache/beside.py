@@ -5,6 +5,7 @@ python -m tests.cache.beside WHAT WHERE CALLS LENGTH
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import shutil
@@ -97,18 +98,20 @@ def forks(where: str, calls: str, length: int) -> None:
     ds = dataset(where, calls, length)
     thread = threading.Thread(target=busy)
     thread.start()
-    for _ in range(25):
-        child = os.fork()
-        if not child:
-            signal.alarm(30)
-            with suppress(BaseException):
-                read(iter(ds), 0, length)
-                read(iter(dataset("", os.devnull, 20)), 0, 20)
-                os._exit(0)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    over.set()
-    thread.join()
+    try:
+        for _ in range(25):
+            child = os.fork()
+            if not child:
+                faulthandler.dump_traceback_later(30, exit=True)
+                with suppress(BaseException):
+                    read(iter(ds), 0, length)
+                    read(iter(dataset("", os.devnull, 20)), 0, 20)
+                    os._exit(0)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        over.set()
+        thread.join()
 
 
 def cut(where: str, calls: str, length: int) -> None:

@@ -16,6 +16,21 @@ from dsnb.elements.spec import spec_of
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from tests.pipeline.driving import outcomes
+from tests.support.processes import PythonProcess
+
+FIRST_ELEMENT = """
+import sys, dsnb
+elements = iter(dsnb.Dataset.range(100).map(lambda x: {"x": x, "y": (str(x), b"z")}).batch(3))
+before = set(sys.modules)
+next(elements)
+print("READY", *sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_first_element_imports_nothing_whose_lock_a_forked_child_would_wait_for() -> None:
+    with PythonProcess(["-c", FIRST_ELEMENT]) as process:
+        assert process.wait_for_line("READY") == "READY"
+        assert process.wait_for_exit() == 0
 
 
 class Tensor:
