@@ -158,6 +158,17 @@ def test_what_a_worker_had_and_was_not_done_with_is_lost_and_counted() -> None:
     assert [loss.splits for loss in client.losses] == [5]
 
 
+def test_what_a_worker_loses_that_is_replaced_at_its_address_is_announced_as_a_warning() -> None:
+    service, client, [(worker, task), _] = reading(20, workers=2, cardinality=20, inexact_reason="it draws at random")
+    service.ask(task, want=4)
+    service.consume(task, 1)
+    service.add_worker("again", worker.address)
+    service.hear(client)
+    told = [(told.level, told.text) for told in service.instructions if isinstance(told, e.Announce)]
+    assert ("warning", "job 'anonymous-5000': 3 elements of the part of worker w0 did not reach its readers") in told
+    assert [(loss.reason, loss.elements) for loss in client.losses] == [("was started again", 3)]
+
+
 def test_what_was_done_before_a_worker_began_again_does_not_make_up_for_what_it_loses_then() -> None:
     service, client, [(worker, task)] = reading(20, inexact_reason="it draws at random")
     service.ask(task, want=4)

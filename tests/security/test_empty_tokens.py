@@ -43,6 +43,23 @@ for attempt in ("full", "with room"):
     os.truncate(os.path.join(folder, "filler"), 0)
 """
 
+CUT_SHORT = """
+import os, resource, signal, sys, dsnb
+folder = sys.argv[1]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, hard))
+try:
+    dsnb.DispatchServer(dsnb.DispatcherConfig(work_dir=folder))
+except dsnb.errors.DsnbError as error:
+    refused = error.what
+left = sorted(name for name in os.listdir(folder) if "token" in name)
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))  # which holds for what is printed too
+print("REFUSED", refused, left, flush=True)
+with dsnb.DispatchServer(dsnb.DispatcherConfig(work_dir=folder)) as server:
+    print("STARTED", len(server.token), flush=True)
+"""
+
 
 def test_a_full_disk_leaves_no_empty_token_behind(tmp_path: Path) -> None:
     """One that was left empty switched authentication off at the next start."""
@@ -60,6 +77,17 @@ def test_a_full_disk_leaves_no_empty_token_behind(tmp_path: Path) -> None:
     # With room for the token it starts, or is refused for want of room for its journal; never without a token.
     assert "STARTED with room 32" in lines[2] or "REFUSED with room" in lines[2]
     assert lines[3] == "LEFT ['token']"
+
+
+@pytest.mark.parametrize("room", [0, 5], ids=["nothing is written", "a part is written"])
+def test_a_token_that_cannot_be_written_whole_leaves_no_file_behind(tmp_path: Path, room: int) -> None:
+    """As on a full disk, for which a disk of one's own would have to be mounted."""
+    folder = tmp_path / "work"
+    with PythonProcess(["-c", CUT_SHORT.format(room=room), str(folder)]) as process:
+        assert process.wait_for_exit(timeout=60) == 0, process.describe()
+        refused, started = process.stdout.splitlines()
+    assert refused == f"REFUSED the token file '{folder / 'token'}' cannot be made (File too large) []"
+    assert started == "STARTED 32"
 
 
 @pytest.mark.slow

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dsnb
-from dsnb.errors import FailedPreconditionError
+from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.monitor.html_report import render_html_report
 from dsnb.monitor.snapshot import Snapshot
 from tests.support.cluster import Cluster
@@ -50,6 +51,14 @@ def test_a_page_without_a_recording_tells_of_the_next_seconds(tmp_path: Path) ->
         assert "reported" in (tmp_path / "run.html").read_text(encoding="utf-8")
         with pytest.raises(FailedPreconditionError, match="cannot be written"):
             service.report(tmp_path / "none" / "run.html")
+
+
+@pytest.mark.parametrize("write", ["report", "record"])
+@pytest.mark.parametrize("path", [3, 0, True, np.int64(1), b"run.html"], ids=repr)
+def test_a_descriptor_is_no_place_for_a_report_or_a_recording(write: str, path: Any) -> None:
+    """As `open` takes numbers for descriptors, a report was written into whatever this process had there."""
+    with dsnb.start(workers=0, name="reported") as service, pytest.raises(InvalidArgumentError, match=r"`path` is "):
+        getattr(service, write)(path)
 
 
 @pytest.mark.slow

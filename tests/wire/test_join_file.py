@@ -34,6 +34,7 @@ def test_a_join_file_shows_no_secret() -> None:
         GIVEN.to_text()[:-5],
         GIVEN.to_text().replace('"dsnb_join_file": 1', '"dsnb_join_file": 2'),
         GIVEN.to_text().replace("10.0.0.1:5050", "nowhere"),
+        GIVEN.to_text().replace("a secret of the tests", ""),
         GIVEN.to_text().replace('"certificate": ""', '"certificate": "a secret of the tests"'),
     ],
 )
