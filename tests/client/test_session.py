@@ -38,18 +38,24 @@ def test_the_clock_of_a_job_stands_while_it_is_paused() -> None:
 @pytest.mark.slow
 def test_a_pause_is_nobodys_waiting(cluster: Cluster) -> None:
     policy = dsnb.distribute("parallel_epochs", cluster.service, job_name="j", max_outstanding_requests=4)
-    elements = iter(dsnb.Dataset.range(10_000).apply(policy))
+    elements = iter(dsnb.Dataset.range(1 << 40).apply(policy))
     began = time.monotonic()
     first(3, elements)
-    cluster.service.pause("j")
-    got: list[int] = []
-    reader = threading.Thread(target=lambda: got.extend(first(100, elements)))
+    got, over = list[int](), threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            got.extend(first(1, elements))
+
+    reader = threading.Thread(target=read)
     reader.start()
-    waited = standing_still(lambda: cluster.job("j").trainers[0].wait_ns, 3.0)
-    wait_for(waited, what="the time of waiting to stand still for three seconds")
-    assert reader.is_alive()
+    cluster.service.pause("j")
+    paused = standing_still(lambda: (len(got), cluster.job("j").trainers[0].wait_ns), 3.0)
+    wait_for(paused, what="elements and the time of waiting to stand still for three seconds")
+    before = len(got)
     cluster.service.resume("j")
+    wait_for(lambda: len(got) > before, what="an element after the pause")
+    over.set()
     reader.join(30.0)
-    assert len(got) == 100
     assert cluster.job("j").trainers[0].wait_ns < 1e9 * (time.monotonic() - began - 1.5), "the pause does not count"
     elements.close()  # type: ignore[attr-defined]
