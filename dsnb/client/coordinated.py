@@ -562,8 +562,8 @@ class CoordinatedStage(JobReader):
                 retry, self._inbox.retry = self._inbox.retry, False
             try:
                 self._tasks.apply_updates(updates)
-                for task_id, unreached in self._tasks.give_up_unreached(updates).items():
-                    self._queue_error(task_id, unreached)
+                for task_id, unreachable in self._tasks.give_up_unreachable(updates).items():
+                    self._queue_error(task_id, unreachable)
                 if retry:
                     self._tasks.try_refused()
                 for sink, error in failed:
@@ -627,5 +627,5 @@ class CoordinatedStage(JobReader):
             instance=self._instance,
             consumer=consumer,
             origin=self._origin,
-            unreached_workers=self._tasks.unreached_workers,
+            unreachable_workers=self._tasks.unreachable_workers,
         )

@@ -51,7 +51,7 @@ class TaskRead:
         self.retry_at = 0.0
         self.attempts = 0
         """How many attempts to open the task failed, since the last element or the last change of its worker."""
-        self.unreached: Exception | None = None
+        self.unreachable_error: Exception | None = None
         """The error to raise if the worker runs nevertheless; None if it was reached, or not tried often enough."""
         self.given_up = False
         """Whether this reader ended the task because of an error, not because the task signalled its end."""
@@ -105,7 +105,7 @@ class TaskRead:
 
     def reset_attempts(self) -> None:
         """Forget the attempts that failed."""
-        self.attempts, self.unreached = 0, None
+        self.attempts, self.unreachable_error = 0, None
 
     def count_bytes(self, nbytes: int) -> None:
         """Count bytes that arrived, and note whether the limit was reached."""

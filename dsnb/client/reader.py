@@ -578,7 +578,7 @@ class ReadStage(JobReader):
             lasting for sink, error in failed if (lasting := self._tasks.handle_broken(sink, error))
         ]
         self._tasks.apply_updates(updates)
-        self._pending_errors += self._tasks.give_up_unreached(updates).values()
+        self._pending_errors += self._tasks.give_up_unreachable(updates).values()
 
     def _confirm_end(self, now: float) -> bool:
         """Ask the dispatcher whether the iteration is over; see `_assume_end` if it does not answer."""
@@ -708,7 +708,7 @@ class ReadStage(JobReader):
             instance=self._instance,
             holdings=self._holdings() if leaving else self._tasks.fence(self._halted_tasks),
             origin=self._origin,
-            unreached_workers=self._tasks.unreached_workers,
+            unreachable_workers=self._tasks.unreachable_workers,
         )
 
     def _holdings(self) -> tuple[TaskHolding, ...]:

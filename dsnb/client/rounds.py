@@ -114,7 +114,7 @@ class TakenRounds:
             at = (after - schedule.first_round) % len(schedule.tasks)
             following = [*schedule.tasks[at:], *schedule.tasks[:at]]
         found = {**dict.fromkeys(joined, 0), **{task: turn * self._consumers for task, turn in whole.items()}}
-        found = {task: max(count, joined.get(task, 0)) for task, count in found.items()}
+        found = {task: max(elements, joined.get(task, 0)) for task, elements in found.items()}
         return {task: found[task] for task in [*following, *(one for one in found if one not in following)]}
 
 

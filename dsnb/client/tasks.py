@@ -428,11 +428,11 @@ class TaskTable:
         if not isinstance(error, (UnavailableError, NotFoundError)):
             return self._give_up(task_read, error)
         if not task_read.account.received:  # a connection that has delivered elements may come back
-            task_read.unreached = self._unreached(task_read, error)
+            task_read.unreachable_error = self._unreachable_error(task_read, error)
         task_read.retry_at = self._inbox.clock() + _RETRY_S[min(task_read.attempts, len(_RETRY_S)) - 1]
         return None
 
-    def _unreached(self, task_read: TaskRead, error: Exception) -> Exception | None:
+    def _unreachable_error(self, task_read: TaskRead, error: Exception) -> Exception | None:
         """The error to raise if a worker runs that does not answer; None if it was not tried often enough."""
         if isinstance(error, SharedMemoryRefused):
             refused = transfer_unavailable(self._options.protocol or "", error.what)
@@ -440,22 +440,22 @@ class TaskTable:
         return _unreachable(task_read, error) if task_read.attempts >= ATTEMPTS else None
 
     @property
-    def unreached_workers(self) -> tuple[str, ...]:
+    def unreachable_workers(self) -> tuple[str, ...]:
         """The workers that this reader tries in vain. The dispatcher says which of them run. From any thread."""
-        return tuple(dict.fromkeys(hold.info.worker_uid for hold, _ in self._unreached_reads()))
+        return tuple(dict.fromkeys(hold.info.worker_uid for hold, _ in self._unreachable_reads()))
 
-    def give_up_unreached(self, updates: Sequence[ClientUpdate]) -> dict[str, Exception]:
+    def give_up_unreachable(self, updates: Sequence[ClientUpdate]) -> dict[str, Exception]:
         """Give up the tasks of workers that run and do not answer this reader; returns the errors, by task id."""
         running = {uid for update in updates for uid in update.running_workers}
-        unreached = [(hold, error) for hold, error in self._unreached_reads() if hold.info.worker_uid in running]
-        return {hold.info.task_id: self._give_up(hold, error) for hold, error in unreached}
+        unreachable = [(hold, error) for hold, error in self._unreachable_reads() if hold.info.worker_uid in running]
+        return {hold.info.task_id: self._give_up(hold, error) for hold, error in unreachable}
 
-    def _unreached_reads(self) -> list[tuple[TaskRead, Exception]]:
+    def _unreachable_reads(self) -> list[tuple[TaskRead, Exception]]:
         reads = [hold for hold in list(self._task_reads.values()) if not hold.is_open and not hold.account.received]
-        return [(hold, hold.unreached) for hold in reads if hold.unreached is not None]
+        return [(hold, hold.unreachable_error) for hold in reads if hold.unreachable_error is not None]
 
     def _give_up(self, task_read: TaskRead, error: Exception) -> Exception:
-        task_read.account.ended, task_read.given_up, task_read.unreached = True, True, None
+        task_read.account.ended, task_read.given_up, task_read.unreachable_error = True, True, None
         return error
 
     def try_refused(self) -> None:

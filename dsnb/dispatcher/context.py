@@ -70,7 +70,7 @@ class TransientState(msgspec.Struct):
     lost_readers: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """By client and task: how many elements of a task that is gone its worker knew a lost client to have consumed. The
     newest `_MOST_LOST_READERS` entries."""
-    unreached_workers: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    unreachable_workers: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     """By client: the workers that it cannot reach, and since when it has said so."""
     disconnected_clients: set[str] = msgspec.field(default_factory=set)
     """Clients whose connection broke; they may reconnect, or be dead."""
@@ -110,7 +110,7 @@ class TransientState(msgspec.Struct):
         """Drop what is kept about a client that is gone."""
         self.client_deadlines.pop(client_id, None)
         self.disconnected_clients.discard(client_id)
-        self.unreached_workers.pop(client_id, None)
+        self.unreachable_workers.pop(client_id, None)
 
     def postpone(self, seconds: float) -> None:
         """Move all deadlines and idle times later, by the same number of seconds."""

@@ -216,7 +216,7 @@ class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
     holdings: tuple[TaskHolding, ...] = ()
     convert_ns: int = 0
     origin: ClientOrigin | None = None
-    unreached_workers: tuple[str, ...] = ()
+    unreachable_workers: tuple[str, ...] = ()
 
 
 class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):

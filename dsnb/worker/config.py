@@ -28,11 +28,11 @@ def _dispatcher_address(name: str, value: Any) -> str:
 
 def _tag(name: str, value: Any) -> str:
     if isinstance(value, str) and not value:
-        raise InvalidArgumentError(f"`{name}`: Worker tags cannot be empty", hint=_TAGS)
+        raise InvalidArgumentError(f"`{name}`: Worker tags cannot be empty", hint=_TAGS_HINT)
     return text(name, value)
 
 
-_TAGS = 'pass a list of names: ["COLOCATED"]'
+_TAGS_HINT = 'pass a list of names: ["COLOCATED"]'
 
 
 def _shared_memory(name: str, value: Any) -> int:
@@ -78,7 +78,7 @@ they may run on rented machines. Less than a minute, so that nothing is left of 
     read_ahead_bytes=nbytes,
     max_readers=integer(1, 1_000_000),
     isolation=one_of("thread", "process"),
-    worker_tags=each(_tag, _TAGS),
+    worker_tags=each(_tag, _TAGS_HINT),
 )
 @dataclass(frozen=True)
 class WorkerConfig:

@@ -362,19 +362,19 @@ def test_a_worker_that_runs_and_was_never_reached_is_told_in_the_end(
 ) -> None:
     """The dispatcher gets its heartbeats: the address that it tells is not one for this reader."""
     hold = fail_to_reach(workers[0], client, monkeypatch)
-    assert not client.tasks.unreached_workers
-    assert client.tasks.give_up_unreached(RUNS) == {}, "too early"
+    assert not client.tasks.unreachable_workers
+    assert client.tasks.give_up_unreachable(RUNS) == {}, "too early"
     client.tasks.maintain(hold.retry_at)
-    assert list(client.tasks.unreached_workers) == ["w0"]
-    assert client.tasks.give_up_unreached([ClientUpdate(running_workers=("w1",))]) == {}, "another one"
-    error = client.tasks.give_up_unreached(RUNS)["of w0"]
+    assert list(client.tasks.unreachable_workers) == ["w0"]
+    assert client.tasks.give_up_unreachable([ClientUpdate(running_workers=("w1",))]) == {}, "another one"
+    error = client.tasks.give_up_unreachable(RUNS)["of w0"]
     assert isinstance(error, UnavailableError)
     assert "worker w0 cannot be reached at" in error.what
     assert "connection refused" in error.what
     assert "tried 5 times" in error.did
     assert "worker_address" in error.hint
     assert client.tasks.any_given_up
-    assert not client.tasks.unreached_workers, "it is told once"
+    assert not client.tasks.unreachable_workers, "the error is raised once"
 
 
 def test_a_worker_is_tried_until_the_dispatcher_says_that_it_runs(
@@ -384,10 +384,10 @@ def test_a_worker_is_tried_until_the_dispatcher_says_that_it_runs(
     hold = fail_to_reach(workers[0], client, monkeypatch)
     for _ in range(20):
         client.tasks.maintain(hold.retry_at)
-    assert list(client.tasks.unreached_workers) == ["w0"]
+    assert list(client.tasks.unreachable_workers) == ["w0"]
     client.tasks.set_tasks((replace(workers[1].info(2), task_id="of w0"),))
-    assert not client.tasks.unreached_workers
-    assert client.tasks.give_up_unreached(RUNS) == {}, "another one has the task now"
+    assert not client.tasks.unreachable_workers
+    assert client.tasks.give_up_unreachable(RUNS) == {}, "another one has the task now"
 
 
 def test_a_worker_that_answers_after_all_is_not_given_up(
@@ -398,7 +398,7 @@ def test_a_worker_that_answers_after_all_is_not_given_up(
     workers[0].refuses = None
     client.tasks.maintain(hold.retry_at)
     wait_for(lambda: hold.account.received, what="an element")
-    assert client.tasks.give_up_unreached(RUNS) == {}
+    assert client.tasks.give_up_unreachable(RUNS) == {}
     assert client.read(50) == list(range(50))
 
 
@@ -412,9 +412,9 @@ def test_a_requested_transfer_that_a_running_worker_refuses_is_told(
     monkeypatch.setattr("dsnb.client.tasks.choose_transfer", lambda *_args, **_named: (here, why))
     client.tasks.set_tasks((workers[0].info(),))
     [read] = client.tasks.reads.values()
-    while not client.tasks.unreached_workers:
+    while not client.tasks.unreachable_workers:
         client.tasks.maintain(read.retry_at)
-    error = client.tasks.give_up_unreached(RUNS)["of w0"]
+    error = client.tasks.give_up_unreachable(RUNS)["of w0"]
     assert isinstance(error, FailedPreconditionError)
     assert "'shared_memory' is not available: there is no socket" in str(error)
 

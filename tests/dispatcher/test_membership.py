@@ -69,11 +69,11 @@ def test_a_worker_whose_connection_broke_is_lost_sooner() -> None:
 
 def test_a_client_learns_whether_a_worker_runs_that_it_cannot_reach() -> None:
     service, client, [worker, other] = at_work(2)
-    unreached = ClientReport(client_id=client.client_id, unreached_workers=(worker.uid,))
+    unreachable = ClientReport(client_id=client.client_id, unreachable_workers=(worker.uid,))
 
     def tell() -> None:
         client.silence = 0.0
-        service.call(unreached)
+        service.call(unreachable)
 
     def runs(reports: SimWorker) -> bool:
         tell()
@@ -88,7 +88,7 @@ def test_a_client_learns_whether_a_worker_runs_that_it_cannot_reach() -> None:
 
 def test_nobody_is_told_of_a_worker_that_was_reached_after_all() -> None:
     service, client, [worker] = at_work()
-    service.call(ClientReport(client_id=client.client_id, unreached_workers=(worker.uid,)))
+    service.call(ClientReport(client_id=client.client_id, unreachable_workers=(worker.uid,)))
     for _ in range(8):
         service.wait(1.0, service.keep_alive)
         service.report(worker)

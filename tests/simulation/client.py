@@ -153,7 +153,7 @@ class SimClient(Member):
         return m.ClientReport(
             client_id=self.client_id, elements=self.consumption.consumed, lost=self.tasks.lost, leaving=self.over,
             losses_received=self._losses_received, instance=self._joined.instance, holdings=holdings,
-            unreached_workers=self.tasks.unreached_workers,
+            unreachable_workers=self.tasks.unreachable_workers,
         )  # fmt: skip
 
     @property
@@ -256,8 +256,8 @@ class SimClient(Member):
         updates = list(self._inbox.updates)
         self._inbox.updates.clear()
         self.tasks.apply_updates(updates)
-        unreached = self.tasks.give_up_unreached(updates)
-        assert not unreached, f"workers were given up that clients reach: {unreached}"
+        unreachable = self.tasks.give_up_unreachable(updates)
+        assert not unreachable, f"workers were given up that clients reach: {unreachable}"
 
     def _take_slice(self) -> bool:
         found = self._inbox.next()

@@ -64,7 +64,7 @@ class Cluster:
             **self._worker_settings,
             **settings,
         }
-        # Never offered, rather than withdrawn afterwards: a reader may hear of the worker in between.
+        # Do not offer it at all: a reader might hear of it before it was withdrawn.
         with patch.object(local, "offer") if remote else nullcontext():
             worker = dsnb.WorkerServer(dsnb.WorkerConfig(**config))
         self.workers.append(worker)

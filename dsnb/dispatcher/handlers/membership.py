@@ -166,7 +166,7 @@ def worker_reported(core: Context, report: WorkerReport) -> None:
 
 def _tell_that_it_runs(core: Context, uid: str) -> None:
     """Notify the clients that cannot reach a worker although it runs: it keeps its tasks."""
-    for client_id, since in core.transient.unreached_workers.items():
+    for client_id, since in core.transient.unreachable_workers.items():
         if core.now - since.get(uid, core.now) > _LATE_REPORT_S:
             core.instruct(e.NotifyRunning(client_id=client_id, worker=uid))
 
@@ -360,10 +360,10 @@ def client_reported(core: Context, report: ClientReport) -> None:
         raise jobs.unknown_client_error(client_id)
     core.transient.disconnected_clients.discard(client_id)
     core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
-    known = core.transient.unreached_workers.pop(client_id, {})
-    if report.unreached_workers:
-        since = {uid: known.get(uid, core.now) for uid in report.unreached_workers}
-        core.transient.unreached_workers[client_id] = since
+    known = core.transient.unreachable_workers.pop(client_id, {})
+    if report.unreachable_workers:
+        since = {uid: known.get(uid, core.now) for uid in report.unreachable_workers}
+        core.transient.unreachable_workers[client_id] = since
 
 
 def client_disconnected(core: Context, event: e.ClientDisconnected) -> None:
