@@ -26,7 +26,7 @@ from dsnb.dispatcher.state import State, state_from_json
 from dsnb.errors import AlreadyExistsError, DataLossError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.storage.sqlite import Database, DatabaseKind
 
-FORMAT = 6
+FORMAT = 7
 """The format version; increased when an older dsnb could not read what this one writes."""
 
 _MIN_TAIL_BYTES = 64 << 10

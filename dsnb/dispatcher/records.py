@@ -198,7 +198,10 @@ class TaskEnded(Stored, frozen=True, kw_only=True):
 
 
 class TaskDropped(Stored, frozen=True, kw_only=True):
+    """A task is no more; if it `begins_again`, another one is created at its position."""
+
     task_id: str
+    begins_again: bool = False
 
 
 class ClientJoined(Stored, frozen=True, kw_only=True):

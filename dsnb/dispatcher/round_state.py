@@ -37,6 +37,8 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
     """For each task, who gets its left-over elements; None until the data of all tasks have ended."""
     gone_tasks: list[TaskPosition] = msgspec.field(default_factory=list)
     """The tasks that the iteration lost: consumers may still hold rounds of them."""
+    waiting_tasks: list[TaskPosition] = msgspec.field(default_factory=list)
+    """The tasks that lost their workers before the first agreement, and wait for others."""
     joined_consumers: list[int] = msgspec.field(default_factory=list)
     """The consumers that have, or had, a client."""
     ended_consumers: list[int] = msgspec.field(default_factory=list)
@@ -48,6 +50,15 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
         self.halt_count += self.halted
         if isinstance(record, r.RoundsAgreed):
             self._plan(record)
+
+    def task_dropped(self, position: TaskPosition, *, begins_again: bool) -> None:
+        """Keep the position of a task that lost its worker."""
+        (self.waiting_tasks if begins_again else self.gone_tasks).append(position)
+
+    def task_created(self, position: TaskPosition | None) -> None:
+        """Note that a task began, at the position of one that has waited or at another one."""
+        if position is not None:
+            self.waiting_tasks = [waiting for waiting in self.waiting_tasks if waiting.task_id != position.task_id]
 
     def task_ended(self, task: str, length: int) -> None:
         """Note that the data of a task have ended."""
@@ -122,6 +133,7 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
 
     def validate(self) -> None:
         """Check the invariants that hold between any two events."""
+        assert not self.waiting_tasks or not self.schedules, "rounds were planned without a task that begins again"
         firsts = [lineup.first_round for lineup in self.schedules]
         assert firsts == sorted(set(firsts)), "lineups are not in the order of their rounds"
         for schedule in self.schedules:

@@ -350,6 +350,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         iteration.tasks.append(record.task_id)
         if iteration.shards:
             iteration.shards[record.shard] = BEGUN
+        if iteration.rounds is not None:
+            iteration.rounds.task_created(record.start_position)
         self.next_numbers["task"] += 1
 
     def _task_unassigned(self, record: r.TaskUnassigned) -> None:
@@ -398,7 +400,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         iteration = self.iteration(task.job, task.iteration)
         iteration.tasks.remove(record.task_id)
         if iteration.rounds is not None:
-            iteration.rounds.gone_tasks.append(position_of(iteration, task))
+            iteration.rounds.task_dropped(position_of(iteration, task), begins_again=record.begins_again)
 
     def _client_joined(self, record: r.ClientJoined) -> None:
         self.clients[record.client_id] = Client(

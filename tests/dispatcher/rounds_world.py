@@ -18,7 +18,15 @@ from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, replay
 from dsnb.errors import FailedPreconditionError
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
-from dsnb.wire.messages import ClientReport, ControlRequest, DatasetInfo, JoinRequest, TaskReport, WorkerReport
+from dsnb.wire.messages import (
+    ClientReport,
+    ControlRequest,
+    DatasetInfo,
+    IterationPosition,
+    JoinRequest,
+    TaskReport,
+    WorkerReport,
+)
 from dsnb.wire.schedule import RoundsUpdate, consumer_name
 from dsnb.worker.round_log import RoundLog
 from tests.dispatcher.model import raise_bugs
@@ -167,7 +175,7 @@ class World:
     def drain_worker(self, at: int) -> None:
         self.handle(e.WorkerDrains(uid=list(self.workers)[at % len(self.workers)]))
 
-    def join(self, index: int) -> None:
+    def join(self, index: int, position: IterationPosition | None = None) -> None:
         """A consumer comes; one that is there already has died without a word."""
         self.came_again |= index in self.joined  # not what the dispatcher knows: it forgets that when it dies
         self.joined.add(index)
@@ -175,7 +183,7 @@ class World:
             JoinRequest(
                 dataset_id=self.dataset, job_name="job", mode="OFF", cached=False, trainer_id=consumer_name(index),
                 compression="AUTO", target_workers="AUTO", iteration=0, num_consumers=self.count, consumer_index=index,
-                at_end=self.at_end or "drop",
+                at_end=self.at_end or "drop", position=position,
             )
         )  # fmt: skip
         consumer = self.consumers[index] = SimConsumer(index, self.count, joined.client_id)

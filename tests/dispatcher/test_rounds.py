@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from dsnb.dispatcher.handlers import positions, rounds
+from dsnb.wire.messages import IterationPosition, TaskPosition
 from tests.dispatcher.rounds_world import SimConsumer, World
 
 ANY = st.integers(0, 11)
@@ -229,6 +231,59 @@ def test_a_position_after_a_round_of_leftovers_lies_behind_one_that_was_dropped(
     assert [(consumer.rounds.dropped, len(consumer.took)) for consumer in consumers] == [(1, 1)] * 3
     assert consumers[0].rounds.taken.elements_after(1) == {"4001": 2, "4002": 2}
     world.check_positions()
+
+
+SAVED = IterationPosition(
+    tasks=tuple(TaskPosition(entropy=number, skip=6) for number in (70, 80)), entropy=60, rounds=4
+)
+
+
+def where_tasks_begin(world: World) -> list[tuple[int, int]]:
+    answer = positions.iteration_position(world.core, world.consumers[0].client)
+    return sorted((task.entropy, task.skip) for task in answer.tasks)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_a_worker_that_leaves_before_all_consumers_came_takes_no_part_of_a_resumed_pass_with_it(others: int) -> None:
+    world = World(2)
+    for _ in range(1 + others):
+        world.add_worker()
+    world.join(0, SAVED)
+    world.everything_moves()
+    world.kill_worker(0)
+    assert where_tasks_begin(world) == [(70, 6), (80, 6)]
+    if not others:
+        assert not world.core.state.tasks
+        world.restart()
+        world.add_worker()
+    assert where_tasks_begin(world) == [(70, 6), (80, 6)]
+    assert len(world.core.state.tasks) == 2
+    assert not world.core.state.iteration("job", 0).losses
+    world.join(1, SAVED)
+    for _ in range(30):
+        world.everything_moves()
+    assert [len(consumer.took) > 8 for consumer in world.consumers.values()] == [True] * 2
+    assert {task for task, *_ in world.consumers[1].took.values()} == {*world.core.state.tasks}
+
+
+def test_no_round_is_planned_while_a_part_waits_for_a_worker() -> None:
+    """The only other worker drains, and gives nothing but what it has."""
+    world = World(2)
+    for _ in range(2):
+        world.add_worker()
+    for index in range(2):
+        world.join(index, SAVED)
+    world.drain_worker(1)
+    world.kill_worker(0)
+    for _ in range(10):
+        world.everything_moves()
+    assert not world.core.state.iteration("job", 0).rounds.schedules  # type: ignore[union-attr]
+    job = world.core.state.jobs["job"]
+    assert "a worker" in rounds.waits_for(world.core, job, job.iterations[0])
+    world.add_worker()
+    for _ in range(30):
+        world.everything_moves()
+    assert [len(consumer.took) > 8 for consumer in world.consumers.values()] == [True] * 2
 
 
 def world_whose_third_consumer_has_ended() -> World:

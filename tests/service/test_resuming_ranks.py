@@ -358,3 +358,36 @@ def test_a_rank_that_joined_late_goes_on_with_the_next_pass() -> None:
         after = together(lambda rank: rows(iterators[rank]))
         assert [len(rank) for rank in after[:2]] == [36, 36]
         assert 20 <= len(after[2]) <= 36, "the second pass, and of the first one what the others had not received"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["distributed_epoch", dsnb.ShardingPolicy.DATA, "parallel_epochs"])
+def test_a_worker_that_leaves_before_all_ranks_joined_takes_no_part_with_it(mode: Any) -> None:
+    """No rank has taken anything of this pass, so another worker begins that part again."""
+    copies = 2 if mode == "parallel_epochs" else 1
+    with Cluster(2) as cluster:
+        before, states, _ = read_and_save(cluster.service, 10, mode=mode)
+    with Cluster(2) as cluster:
+        iterators = [iter(rank_of(cluster.service, rank, mode=mode)) for rank in range(RANKS)]
+        for elements, state in zip(iterators, states, strict=True):
+            elements.load_state_dict(state)
+        iterators[0].start()
+        cluster.workers[0].stop()
+        cluster.service.wait_until(lambda status: len(status.workers) == 1)
+        after = together(lambda rank: rows(iterators[rank]))
+    got = Counter(row for rank in (*before, *after) for row in rank)
+    assert set(got) == set(range(ROWS))
+    assert got.total() == copies * ROWS + -copies * ROWS % RANKS
+
+
+@pytest.mark.slow
+def test_splits_of_a_worker_that_leaves_before_all_ranks_joined_are_not_lost() -> None:
+    with Cluster(2) as cluster:
+        iterators = [iter(rank_of(cluster.service, rank)) for rank in range(RANKS)]
+        iterators[0].start()
+        cluster.service.wait_until(lambda status: bool(status.jobs) and status.jobs[0].produced > 0)
+        cluster.workers[0].stop()
+        cluster.service.wait_until(lambda status: len(status.workers) == 1)
+        got = Counter(row for rank in together(lambda rank: rows(iterators[rank])) for row in rank)
+    assert set(got) == set(range(ROWS))
+    assert got.total() == ROWS + 1, "the last round is filled up"

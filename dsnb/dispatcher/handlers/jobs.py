@@ -385,9 +385,10 @@ def finish_if_tasks_ended(core: Context, job: str, iteration: Iteration) -> None
     An iteration without tasks is finished too if its last shard was dropped, or a task that is gone had asked for
     splits after the last one, or its last rounds are planned.
     """
-    rounds_end = iteration.rounds is not None and iteration.rounds.end_round is not None
+    rounds = iteration.rounds
+    rounds_end = rounds is not None and rounds.end_round is not None
     may_be_over = iteration.tasks or ENDED in iteration.shards or iteration.splits_exhausted or rounds_end
-    if iteration.finished or not may_be_over:
+    if iteration.finished or not may_be_over or (rounds is not None and rounds.waiting_tasks):
         return
     if all(core.state.tasks[task].ended for task in iteration.tasks):
         core.record(r.IterationFinished(job=job, iteration=iteration.number))
@@ -419,10 +420,10 @@ def fill_shards(core: Context, job: str, iteration: Iteration) -> None:
             core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
 
 
-def drop_task(core: Context, task_id: str) -> None:
-    """Remove a task from its iteration and from its worker."""
+def drop_task(core: Context, task_id: str, *, begins_again: bool = False) -> None:
+    """Remove a task from its iteration and its worker; in a coordinated read another one may begin where it did."""
     task = core.state.tasks[task_id]
-    core.record(r.TaskDropped(task_id=task_id))
+    core.record(r.TaskDropped(task_id=task_id, begins_again=begins_again))
     core.transient.forget_progress(task_id)
     core.transient.holdings.pop(task_id, None)
     if task.worker:

@@ -73,6 +73,7 @@ def _join(core: Context, report: WorkerReport) -> Worker:
     for job, iteration in list(core.state.unfinished_iterations()):
         if iteration.rounds is not None and iteration.rounds.end_round is not None:
             continue  # the last rounds are planned
+        rounds.begin_waiting_tasks(core, job.name, iteration)
         if iteration.shards:
             jobs.fill_shards(core, job.name, iteration)
         elif (job.name, iteration.number) in served or reassignment.waits_for_worker(core, job, iteration, added):
@@ -321,13 +322,18 @@ def remove_worker(core: Context, worker: Worker, reason: str, *, died: bool = Fa
         reassignment.unassign(core, task, worker.name, reason, died=died)
     core.record(r.WorkerLeft(uid=worker.uid))
     for task in coordinated:
-        jobs.fill_shards(core, task.job, core.state.iteration(task.job, task.iteration))
+        iteration = core.state.iteration(task.job, task.iteration)
+        rounds.begin_waiting_tasks(core, task.job, iteration)
+        jobs.fill_shards(core, task.job, iteration)
     for job, number in dict.fromkeys((task.job, task.iteration) for task in left):
         reassignment.retry_unassigned(core, core.state.iteration(job, number))
 
 
 def _drop_coordinated_task(core: Context, task: Task, worker: Worker, reason: str) -> None:
     """Drop a task of a coordinated read. Rounds that all consumers have received are still taken (see `rounds`)."""
+    if rounds.begins_again(core.state.iteration(task.job, task.iteration), task):
+        jobs.drop_task(core, task.task_id, begins_again=True)
+        return
     splits = reassignment.record_lost_splits(core, task, [])
     loss = Loss(task_id=task.task_id, worker=worker.name, reason=reason, elements=-1, splits=splits)
     core.record(r.TaskLost(loss=loss))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES
 from dsnb.dispatcher.state import ENDED, Iteration, Job, Task, position_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
@@ -41,16 +42,16 @@ def iteration_position(core: Context, client_id: str) -> IterationPosition:
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.iteration]
     tasks = [core.state.tasks[task] for task in iteration.tasks]
-    held = {task.shard for task in tasks}
+    rounds = iteration.rounds or Rounds([])
+    held = {task.shard for task in tasks} | {waiting.shard for waiting in rounds.waiting_tasks}
     ended = [
         TaskPosition(entropy=iteration.entropy, ended=True, shard=shard)
         for shard, state in enumerate(iteration.shards)
         if state == ENDED and shard not in held
     ]
-    gone = iteration.rounds.gone_tasks if iteration.rounds is not None else ()
     return IterationPosition(
-        tasks=(*(_position_of(core, iteration, task) for task in tasks), *ended),
-        gone_tasks=tuple(gone),
+        tasks=(*(_position_of(core, iteration, task) for task in tasks), *rounds.waiting_tasks, *ended),
+        gone_tasks=tuple(rounds.gone_tasks),
         entropy=iteration.entropy,
         providers=tuple(ProviderPosition(repetition=p.repetition, next=p.next) for p in iteration.providers),
         num_shards=len(iteration.shards),
@@ -148,12 +149,12 @@ def create_iteration_at(core: Context, job: Job, request: JoinRequest, position:
     )
     workers = _available_workers(core)
     for task, worker in zip(position.tasks, cycle(workers), strict=False):
-        _add_task(
-            core, job, request.iteration, worker, _start_position(task), task.shard if position.num_shards else -1
+        add_task(
+            core, job.name, request.iteration, worker, _start_position(task), task.shard if position.num_shards else -1
         )
     if job.mode == "DYNAMIC" or not position.tasks:
         for worker in workers[len(position.tasks) :]:
-            _add_task(core, job, request.iteration, worker, None, -1)
+            add_task(core, job.name, request.iteration, worker, None, -1)
     return job.iterations[request.iteration]
 
 
@@ -172,14 +173,15 @@ def _start_position(task: TaskPosition) -> TaskPosition:
     )  # fmt: skip
 
 
-def _add_task(
-    core: Context, job: Job, iteration: int, worker: str, start_position: TaskPosition | None, shard: int
+def add_task(
+    core: Context, job: str, iteration: int, worker: str, start_position: TaskPosition | None, shard: int
 ) -> None:
+    """Create a task of an iteration for a worker, at a position."""
     task_id = str(core.next_number("task"))
     core.record(
         r.TaskCreated(
             task_id=task_id,
-            job=job.name,
+            job=job,
             iteration=iteration,
             worker=worker,
             shard=shard,

@@ -191,7 +191,7 @@ def reassign_or_give_up(core: Context, task: Task) -> None:
         task, holdings_by_client if job.cached else [("", client, holding) for _, client, holding in holdings_by_client]
     )
     if _can_take_over(core, job, task, task.unassignment, trainers):
-        worker = _least_busy(core, iteration)
+        worker = least_busy(core, iteration)
         if worker is not None:
             _assign(core, task, worker, trainers)
     else:
@@ -236,7 +236,7 @@ def _needs_same_worker(core: Context, job: Job) -> bool:
     return job.mode == "OFF" or (job.cached and is_endless(core, job))
 
 
-def _least_busy(core: Context, iteration: Iteration) -> Worker | None:
+def least_busy(core: Context, iteration: Iteration) -> Worker | None:
     """The available worker with the fewest tasks of an iteration; None if no worker is available.
 
     One tagged "COLOCATED" is the last choice, since readers in other processes may leave it out.

@@ -19,6 +19,9 @@ received, so all consumers can take every round before the new schedule. They ma
 worker. Those that all of them have received are *settled*: they are given first, before the schedules without the task.
 The others are dropped and counted.
 
+A task that loses its worker before the first agreement begins again with another worker, at the position at which it
+began. No round is planned before.
+
 A new consumer (its process was restarted, or its loop was run again) replaces the one with the same index and begins
 with the first round of the schedule that is made for it. A worker keeps each task round until all consumers have taken
 it, so that it can send it to a new consumer again. If all consumers are new, no consumer may know the last round; the
@@ -47,7 +50,7 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import ConsumerState, Context
-from dsnb.dispatcher.handlers import cached_iterations, jobs
+from dsnb.dispatcher.handlers import cached_iterations, jobs, positions, reassignment
 from dsnb.dispatcher.round_state import Rounds, share_leftovers
 from dsnb.dispatcher.state import NEVER_BEGUN, Client, Iteration, Job, Task, entropy_of
 from dsnb.monitor.formatting import format_duration, plural
@@ -147,6 +150,27 @@ def task_reported(core: Context, task: Task, progress: TaskReport) -> None:
         )
 
 
+def begins_again(iteration: Iteration, task: Task) -> bool:
+    """Whether a task whose worker is gone begins again with another worker: no consumer can have taken a round of it.
+
+    Not if each worker reads everything from the beginning: then those that are there do.
+    """
+    assert iteration.rounds is not None, "only coordinated passes have rounds"
+    return not iteration.rounds.schedules and (task.start_position is not None or bool(task.splits_given))
+
+
+def begin_waiting_tasks(core: Context, job: str, iteration: Iteration) -> None:
+    """Create tasks at the positions of those that wait for a worker, if there is one."""
+    waiting = list(iteration.rounds.waiting_tasks) if iteration.rounds is not None else []
+    for position in waiting:
+        worker = reassignment.least_busy(core, iteration)
+        if worker is not None:
+            shard = position.shard if iteration.shards else -1
+            positions.add_task(core, job, iteration.number, worker.uid, position, shard)
+    if waiting:
+        core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
+
+
 def confirm_end(core: Context, client: Client, request: EndRequest) -> bool:
     """Whether a consumer has taken all rounds, by its report."""
     if request.final_report is not None and request.final_report.consumer is not None:
@@ -182,6 +206,7 @@ def _update_schedule(core: Context, job: Job, iteration: Iteration) -> None:
         core.record(r.RoundsHalted(job=job.name, iteration=iteration.number))
         core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
     can_agree = bool(tasks) or rounds.leftovers is not None or _all_shards_are_gone(core, job, iteration)
+    can_agree &= not rounds.waiting_tasks
     if rounds.halted and can_agree and all(state.halt == rounds.halt_count for state in present):
         _agree(core, job, iteration, _Agreement(rounds, states, tasks))
 
@@ -355,7 +380,7 @@ def waits_for(core: Context, job: Job, iteration: Iteration) -> str:
     if not rounds.schedules or rounds.halted:
         lacking = [at for at in present if not states[at].client_id or states[at].halt != rounds.halt_count]
         return _describe_consumers(core, states, lacking) or (
-            "" if schedulable_tasks(core, job, iteration) else _no_worker_text()
+            "" if schedulable_tasks(core, job, iteration) and not rounds.waiting_tasks else _no_worker_text()
         )
     if not iteration.tasks:
         return _no_worker_text()

@@ -67,6 +67,7 @@ def vacant_shard(core: Context, job: str, iteration: Iteration, worker: Worker) 
     if rounds is not None and rounds.end_round is not None:
         return None  # the last rounds are planned
     held = {core.state.tasks[task].shard for task in iteration.tasks}
+    held |= {waiting.shard for waiting in rounds.waiting_tasks} if rounds is not None else set()
     # In a coordinated read, a shard that was begun would begin again, and elements of finite data would come twice.
     once = rounds is not None and bool(rounds.schedules) and not is_endless(core, core.state.jobs[job])
     taken = (ENDED, BEGUN) if once else (ENDED,)
