@@ -237,8 +237,6 @@ class CoordinatedStage(JobReader):
         self._last_position: IterationPosition | None = None
         """The dispatcher's part of the position at the end: it may drop the iteration afterwards."""
         self._position_lock = threading.Lock()
-        self._failed_tasks: set[str] = set()
-        self._undecoded_task = ""
         self._undecoded: FrameSlice | None = None
         """The slice being decoded, kept because decoding may be interrupted."""
         self._is_filler = False
@@ -300,7 +298,6 @@ class CoordinatedStage(JobReader):
         try:
             run = list(self._undecoded.elements())
         except Exception:
-            self._failed_tasks.add(self._undecoded_task)
             self._undecoded = None
             raise
         finally:
@@ -329,14 +326,13 @@ class CoordinatedStage(JobReader):
             rounds = self._inbox.rounds
             taken, missed, to_come = rounds.taken, rounds.missed, rounds.tasks_to_come()
             before, now = taken.elements_after(count - self._skipped), taken.elements_after(taken.total)
-            failed = set(self._failed_tasks)
         if taken.first_round or missed:
             raise no_position_error(
                 f"{self._consumer_name} joined this pass when the others had begun it",
                 "take the position in a pass that all consumers read from its beginning",
             )
         to_come |= {task for task, elements in now.items() if elements > before.get(task, 0)}
-        return encode_rounds(self._joined.iteration, count, before, to_come, failed, position)
+        return encode_rounds(self._joined.iteration, count, before, to_come, position)
 
     def _fetch_position(self) -> IterationPosition:
         request = PositionRequest(client_id=self._client_id)
@@ -457,7 +453,7 @@ class CoordinatedStage(JobReader):
         return True
 
     def _take(self) -> FrameSlice:
-        self._is_filler, self._undecoded_task = self._inbox.rounds.is_filler, self._inbox.rounds.next_task
+        self._is_filler = self._inbox.rounds.is_filler
         piece: FrameSlice = self._inbox.rounds.take()
         self._inbox.has_work = True
         self._inbox.changed.notify_all()

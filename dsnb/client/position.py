@@ -186,7 +186,6 @@ def encode_rounds(
     count: int,
     elements: Mapping[str, int],
     to_come: AbstractSet[str],
-    failed: AbstractSet[str],
     pass_position: IterationPosition,
 ) -> dict[str, Any]:
     """Encode the position after the first rounds of a coordinated read, as plain data.
@@ -196,7 +195,6 @@ def encode_rounds(
         count: How many rounds.
         elements: How many elements of each task are in them, in the order in which the tasks go on.
         to_come: The tasks of which further rounds are known.
-        failed: The tasks of which an element was an error.
         pass_position: The dispatcher's part of the position.
 
     Raises:
@@ -214,10 +212,7 @@ def encode_rounds(
         )
     order = [task for task in elements if task in known]
     ordered = tuple(known[task] for task in (*order, *(task for task in known if task not in elements)))
-    progress = {
-        task.task_id: TaskProgress(task.incarnation, elements.get(task.task_id, 0), task.task_id in failed)
-        for task in ordered
-    }
+    progress = {task.task_id: TaskProgress(task.incarnation, elements.get(task.task_id, 0)) for task in ordered}
     encoded = encode_position(iteration, count, progress, [], set(), replace(pass_position, tasks=ordered))
     return {**encoded, "root": pass_position.entropy}
 

@@ -276,12 +276,6 @@ class ConsumerRounds:
         found = self._next_source()
         return found is not None and found.filler
 
-    @property
-    def next_task(self) -> str:
-        """The task that gives the next round; empty during a halt and at the end."""
-        found = self._next_source()
-        return found.task if found is not None else ""
-
     def take(self) -> Any:
         """Take the element of the next round. Requires `ready`."""
         found, schedule = self._next_source(), self._next_schedule()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher.control import run_action
-from dsnb.dispatcher.handlers import orders, positions
+from dsnb.dispatcher.handlers import orders
 from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.dispatcher.handlers.jobs import unknown_client_error
 from dsnb.dispatcher.joining import check_worker
@@ -110,10 +110,7 @@ class DispatcherServicer:
             return joined
 
     def position(self, request: m.PositionRequest, _context: grpc.ServicerContext) -> m.IterationPosition:
-        with self._dispatcher.locked():
-            if request.client_id not in self._dispatcher.core.state.clients:
-                raise unknown_client_error(request.client_id)
-            return positions.iteration_position(self._dispatcher.core, request.client_id)
+        return self._dispatcher.position(request)
 
     def confirm_end(self, request: m.EndRequest, _context: grpc.ServicerContext) -> m.EndReply:
         return self._dispatcher.confirm_end(request)

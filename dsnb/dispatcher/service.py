@@ -22,8 +22,8 @@ from dsnb.dispatcher.autoscaling import Autoscaling
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.handlers import orders
-from dsnb.dispatcher.handlers.jobs import known_job
+from dsnb.dispatcher.handlers import orders, positions
+from dsnb.dispatcher.handlers.jobs import known_job, unknown_client_error
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.records import (
     ClientLeft,
@@ -47,6 +47,8 @@ from dsnb.wire.messages import (
     ClientUpdate,
     EndReply,
     EndRequest,
+    IterationPosition,
+    PositionRequest,
     TaskReport,
     TrainerEviction,
     WorkerOrder,
@@ -436,6 +438,32 @@ class Dispatcher:
             reply: EndReply = self.handle(request)
             return reply
 
+    def position(self, request: PositionRequest) -> IterationPosition:
+        """Where a client's iteration is.
+
+        Raises:
+            NotFoundError: the client was counted as lost, or never existed.
+        """
+        with self._changed:
+            self._check_client(request.client_id)
+            silent = self._silent_workers(positions.workers_to_ask(self.core, request.client_id))
+            self._check_client(request.client_id)  # it may be gone since
+            return positions.iteration_position(self.core, request.client_id, silent)
+
+    def _check_client(self, client_id: str) -> None:
+        if client_id not in self.core.state.clients:
+            raise unknown_client_error(client_id)
+
+    def _silent_workers(self, workers: Iterable[str]) -> set[str]:
+        """Request reports from workers, and wait briefly for them; returns the workers that did not answer."""
+        asked = {uid: outbox for uid in workers if (outbox := self.worker_outboxes.get(uid)) is not None}
+        self._report_seq += 1
+        number = self._report_seq
+        for outbox in asked.values():
+            outbox.messages.put(WorkerOrder(report_seq=number))
+        self._wait_for_reports(list(asked.values()), number)
+        return {uid for uid in workers if uid not in asked or asked[uid].answered_seq < number}
+
     def _note_client_report(self, report: ClientReport) -> None:
         client = self.core.state.clients.get(report.client_id)
         if client is not None:
@@ -450,14 +478,12 @@ class Dispatcher:
             self._changed.wait_for(self._all_clients_connected, _CONNECT_TIMEOUT_S)
             self._report_seq += 1
             number = self._report_seq
-            clients, workers = list(self.client_outboxes.values()), list(self.worker_outboxes.values())
+            clients, workers = list(self.client_outboxes.values()), list(self.worker_outboxes)
             for client in clients:
                 client.messages.put(ClientUpdate(report_seq=number))
             # Clients first: on this request they also acknowledge to the workers what they have consumed.
             self._wait_for_reports(clients, number)
-            for worker in workers:
-                worker.messages.put(WorkerOrder(report_seq=number))
-            self._wait_for_reports(workers, number)
+            self._silent_workers(workers)
 
     def _wait_for_reports(self, outboxes: Sequence[Outbox[Any]], number: int) -> None:
         """Wait briefly until all have answered the request of that number, or streams are to end."""

@@ -350,7 +350,7 @@ class World:
             return None
         answer = positions.iteration_position(self.core, consumer.client)
         try:
-            encoded = encode_rounds(consumer.iteration, count, behind, to_come, set(), answer)
+            encoded = encode_rounds(consumer.iteration, count, behind, to_come, answer)
         except FailedPreconditionError:
             return None
         position = decode_position(encoded).position

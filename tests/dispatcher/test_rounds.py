@@ -233,6 +233,32 @@ def test_a_position_after_a_round_of_leftovers_lies_behind_one_that_was_dropped(
     world.check_positions()
 
 
+def test_there_may_have_been_errors_in_a_task_whose_worker_has_not_reported() -> None:
+    """Only workers know of the errors that other consumers got. If there were some, skipping takes longer."""
+    world = World(2)
+    for _ in range(2):
+        world.add_worker()
+    for index in range(2):
+        world.join(index)
+    client = world.consumers[0].client
+
+    def suspected(*silent: str) -> list[str]:
+        answer = positions.iteration_position(world.core, client, silent)
+        return [task.task_id for task in (*answer.tasks, *answer.gone_tasks) if task.skipped_errors]
+
+    assert positions.workers_to_ask(world.core, client) == {"w1", "w2"}
+    assert suspected() == ["4000", "4001"], "neither has reported"
+    world.worker_reports("w1")
+    assert suspected() == ["4001"]
+    world.worker_reports("w2")
+    assert suspected() == []
+    assert suspected("w1") == ["4000"]
+    for _ in range(10):
+        world.everything_moves()
+    world.kill_worker(0)
+    assert suspected() == ["4000"], "there may have been one since its last report"
+
+
 SAVED = IterationPosition(
     tasks=tuple(TaskPosition(entropy=number, skip=6) for number in (70, 80)), entropy=60, rounds=4
 )

@@ -56,7 +56,7 @@ def resume(service: Any, states: list[State], **options: Any) -> list[list[int]]
         with elements:
             return rows(elements)
 
-    return together(train)
+    return together(train, len(states))
 
 
 def rows(elements: Any) -> list[int]:
@@ -391,3 +391,29 @@ def test_splits_of_a_worker_that_leaves_before_all_ranks_joined_are_not_lost() -
         got = Counter(row for rank in together(lambda rank: rows(iterators[rank])) for row in rank)
     assert set(got) == set(range(ROWS))
     assert got.total() == ROWS + 1, "the last round is filled up"
+
+
+def fail_at_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("three")
+    return number
+
+
+@pytest.mark.parametrize("saved", range(2))
+def test_an_error_that_another_rank_has_just_got_shifts_no_batch(saved: int) -> None:
+    """It is behind the position, and its batch is short of an element. Only the worker knows, and it reports later."""
+    data = dsnb.Dataset.range(48).map(fail_at_three).batch(4)
+
+    def step(elements: Any) -> list[int]:
+        try:
+            return [int(row) for row in next(elements)]
+        except ValueError:
+            return []
+
+    with Cluster(1) as cluster:
+        iterators = [iter(rank_of(cluster.service, rank, data, world_size=2)) for rank in range(2)]
+        assert [] in together(lambda rank: step(iterators[rank]), 2)
+        state = json.loads(json.dumps(iterators[saved].state_dict()))
+        after = together(lambda rank: rows(iterators[rank]), 2)
+    with Cluster(1) as cluster:
+        assert resume(cluster.service, [state] * 2, data=data, world_size=2) == after

@@ -8,6 +8,7 @@ first gets its old splits; splits that no task had are assigned as usual.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import cycle
 
 from msgspec.structs import replace
@@ -36,8 +37,24 @@ def start_position_of(iteration: Iteration, task: Task) -> TaskPosition | None:
     )
 
 
-def iteration_position(core: Context, client_id: str) -> IterationPosition:
-    """The position of a client's iteration: its tasks, ended shards and split providers."""
+def workers_to_ask(core: Context, client_id: str) -> set[str]:
+    """The workers that should report before a client's position is taken: those of a coordinated read.
+
+    Only they know of errors that other consumers got, perhaps since the last report.
+    """
+    client = core.state.clients[client_id]
+    iteration = core.state.iteration(client.job, client.iteration)
+    return {core.state.tasks[task].worker for task in iteration.tasks} if iteration.rounds is not None else set()
+
+
+def iteration_position(core: Context, client_id: str, silent_workers: Collection[str] = ()) -> IterationPosition:
+    """The position of a client's iteration: its tasks, ended shards and split providers.
+
+    Args:
+        core: State and decisions of the dispatcher.
+        client_id: The client.
+        silent_workers: Those of `workers_to_ask` that have not reported.
+    """
     client = core.state.clients[client_id]
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.iteration]
@@ -50,8 +67,8 @@ def iteration_position(core: Context, client_id: str) -> IterationPosition:
         if state == ENDED and shard not in held
     ]
     return IterationPosition(
-        tasks=(*(_position_of(core, iteration, task) for task in tasks), *rounds.waiting_tasks, *ended),
-        gone_tasks=tuple(rounds.gone_tasks),
+        tasks=(*(_position_of(core, iteration, task, silent_workers) for task in tasks), *rounds.waiting_tasks, *ended),
+        gone_tasks=tuple(replace(task, skipped_errors=True) for task in rounds.gone_tasks),
         entropy=iteration.entropy,
         providers=tuple(ProviderPosition(repetition=p.repetition, next=p.next) for p in iteration.providers),
         num_shards=len(iteration.shards),
@@ -59,12 +76,16 @@ def iteration_position(core: Context, client_id: str) -> IterationPosition:
     )
 
 
-def _position_of(core: Context, iteration: Iteration, task: Task) -> TaskPosition:
-    """A task's position. A consumer of a coordinated read does not see the errors that others got."""
+def _position_of(core: Context, iteration: Iteration, task: Task, silent_workers: Collection[str]) -> TaskPosition:
+    """A task's position. A consumer of a coordinated read does not see the errors that others got.
+
+    If the worker's word is missing, there may have been some: skipping elements then takes longer, and is exact.
+    """
     position, progress = position_of(iteration, task), core.transient.progress.get(task.task_id)
-    if iteration.rounds is None or progress is None or not progress.errors:
-        return position
-    return replace(position, skipped_errors=True)
+    unknown = progress is None or task.worker in silent_workers
+    if iteration.rounds is not None and (unknown or (progress is not None and progress.errors)):
+        return replace(position, skipped_errors=True)
+    return position
 
 
 def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
