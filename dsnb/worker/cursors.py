@@ -13,12 +13,16 @@ from dsnb.wire.ranges import Ranges
 
 
 class Span(msgspec.Struct, order=True):
-    """Consecutive elements sent to one reader; those below `hits_until` were sent to another trainer before (hits)."""
+    """Consecutive elements sent to one reader; those below `hits_until` were sent to another trainer before (hits).
+
+    If they did not arrive, because its connection broke, they are for the reader `owner` alone, as long as it is there.
+    """
 
     first: int
     count: int
     nbytes: int
     hits_until: int
+    owner: str = ""
 
     @property
     def end(self) -> int:
@@ -27,7 +31,7 @@ class Span(msgspec.Struct, order=True):
     def cut(self, count: int) -> Span:
         """Remove the first `count` elements from this span and return them as a span."""
         nbytes = self.nbytes * count // max(1, self.count)
-        head = Span(self.first, count, nbytes, self.hits_until)
+        head = Span(self.first, count, nbytes, self.hits_until, self.owner)
         self.first += count
         self.count -= count
         self.nbytes -= nbytes
@@ -43,7 +47,7 @@ class TrainerCursor(msgspec.Struct):
         cache_policy: What happens when the trainer falls behind, where it starts, and its timeout.
         readers: The ids of its clients.
         awaited: The ids of its clients that joined the iteration and have yet to come here.
-        requeued: Elements that readers left unconsumed, in order; they are sent before any others.
+        requeued: Elements that readers left unconsumed or did not receive, in order; they are sent before any others.
         consumed: How many elements it consumed.
         hits: How many of these had been sent to another trainer before.
         misses: How many of these had not.
@@ -94,6 +98,19 @@ class TrainerCursor(msgspec.Struct):
                 self.skipped += begin - first
                 self.consumed_ranges.add(first, begin)
             first = stop
+
+    def requeued_for(self, client: str) -> Span | None:
+        """The first requeued elements that a reader may get; None if there are none."""
+        return next((span for span in self.requeued if span.owner in ("", client)), None)
+
+    def drop_empty(self) -> None:
+        """Drop requeued spans of which nothing is left."""
+        self.requeued = [span for span in self.requeued if span.count]
+
+    def disown(self, client: str) -> None:
+        """Let all readers have what was requeued for one that leaves."""
+        for span in self.requeued:
+            span.owner = "" if span.owner == client else span.owner
 
     @property
     def needed_from(self) -> int:

@@ -6,7 +6,9 @@ Theory of operation. A task produces one sequence of elements, numbered from 0. 
 as frames: indices `[base, tail)` on disk, `[tail, head)` in memory. Each *trainer* has a cursor; `next` is the index
 of the first element not yet sent to it. A trainer may have several *readers* (clients). They share the cursor, so each
 element is sent to one of them. A reader is sent as many elements as its credit allows, and acknowledges those that it
-consumed. When a reader leaves, its unconsumed elements return to its trainer and are sent before any others.
+consumed. When a reader leaves, its unconsumed elements return to its trainer and are sent before any others. When its
+connection breaks, it gets the elements again that did not arrive; no other reader does, for one that was told the end
+may not wait for more.
 
 A job without the cross-trainer cache uses the same log with a single trainer for all readers. `keep` is the difference:
 
@@ -393,7 +395,7 @@ class SharedLog(ElementLog):
             cache_policy: The policy of the trainer, from now on.
         """
         if client in self.readers:
-            self._reattach(self.readers[client], received, consumed)
+            self._reattach(client, received, consumed)
             self._set_policy(self.trainers[trainer], cache_policy)
             self._start_barrier.update(self.trainers.values(), cache_policy.start_together)
             return
@@ -430,11 +432,13 @@ class SharedLog(ElementLog):
         if not trainer.consumed_ranges and not self._wants_all(cache_policy):
             trainer.next = max(trainer.next, self.first)  # it has just come: it does not miss what went before
 
-    def _reattach(self, reader: ReaderState, received: int, consumed: int) -> None:
+    def _reattach(self, client: str, received: int, consumed: int) -> None:
+        reader = self.readers[client]
         self._consume(reader, consumed)
         reader.update_taken(reader.consumed)
         trainer = self.trainers[reader.trainer_id]
         for span in reader.reclaim_unreceived(received):
+            span.owner = client
             self._requeue(trainer, span)
 
     def _requeue(self, trainer: TrainerCursor, span: Span) -> None:
@@ -601,7 +605,9 @@ class SharedLog(ElementLog):
         if consumed is not None:
             self._consume(reader, consumed)
         trainer = self.trainers[reader.trainer_id]
+        trainer.disown(client)
         for span in reader.unconsumed:
+            span.owner = ""
             self._requeue(trainer, span)
         trainer.readers.discard(client)
         del self.readers[client]
@@ -617,7 +623,7 @@ class SharedLog(ElementLog):
         ):
             return None
         trainer = self.trainers[reader.trainer_id]
-        found = self._take_requeued(trainer, room) if trainer.requeued else None
+        found = self._take_requeued(trainer, client, room) if trainer.requeued else None
         found = found or (self._take_new(trainer, room) if trainer.next < self.frames.head else None)
         if found is None:
             self._note_starving(reader)
@@ -642,9 +648,11 @@ class SharedLog(ElementLog):
 
     @property
     def exhausted(self) -> bool:
-        """Whether everything is produced and sent to every trainer."""
+        """Whether everything is produced and sent to every trainer; what did not arrive is sent to its reader again."""
         there = self.trainers.values()
-        return self.finished and all(not t.requeued and self._next(t) >= self.head for t in there)
+        return self.finished and all(
+            all(span.owner for span in trainer.requeued) and self._next(trainer) >= self.head for trainer in there
+        )
 
     def take_all(self, client: str) -> list[FrameSlice]:
         """All elements that may be sent to a reader now, in order."""
@@ -661,7 +669,7 @@ class SharedLog(ElementLog):
         if not self.finished:
             return False
         trainer = self.trainers[self.readers[client].trainer_id]
-        return not trainer.requeued and self._next(trainer) >= self.head
+        return trainer.requeued_for(client) is None and self._next(trainer) >= self.head
 
     def offset(self, trainer_id: str) -> int:
         """The index of the first element that a trainer has not consumed."""
@@ -684,24 +692,20 @@ class SharedLog(ElementLog):
             reader.starved = True
             self._read_ahead.reader_starved()
 
-    def _take_requeued(self, trainer: TrainerCursor, room: int) -> tuple[Span, LogEntry] | None:
-        """Requeued elements of a trainer, at most `room`, from one frame; evicted ones are counted as skipped."""
-        while trainer.requeued:
-            span = trainer.requeued[0]
-            floor = self._oldest_for(trainer)
-            if span.first < floor:
-                gone = span.cut(min(span.count, floor - span.first))
-                trainer.skip(gone.first, gone.end)
-            if span.count and span.first >= self.head:
-                return None  # after `take_over`: not reproduced yet
-            if span.count:
-                entry = self.frames.entry_at(span.first)
-                part = span.cut(min(span.count, room, entry.end - span.first))
-                if not span.count:
-                    trainer.requeued.pop(0)
-                return part, entry
-            trainer.requeued.pop(0)
-        return None
+    def _take_requeued(self, trainer: TrainerCursor, client: str, room: int) -> tuple[Span, LogEntry] | None:
+        """Requeued elements for a reader, at most `room`, from one frame; evicted ones are counted as skipped."""
+        floor = self._oldest_for(trainer)
+        while trainer.requeued and trainer.requeued[0].first < floor:
+            gone = trainer.requeued[0].cut(min(trainer.requeued[0].count, floor - trainer.requeued[0].first))
+            trainer.skip(gone.first, gone.end)
+            trainer.drop_empty()
+        span = trainer.requeued_for(client)
+        if span is None or span.first >= self.head:
+            return None  # if beyond the head: after `take_over`, not reproduced yet
+        entry = self.frames.entry_at(span.first)
+        part = span.cut(min(span.count, room, entry.end - span.first))
+        trainer.drop_empty()
+        return part, entry
 
     def _take_new(self, trainer: TrainerCursor, room: int) -> tuple[Span, LogEntry] | None:
         """Elements at a trainer's cursor, at most `room`, from one frame; moves the cursor."""

@@ -29,6 +29,8 @@ class BookedTrainer:
     since: int
     next: int
     returned: set[int] = field(default_factory=set)
+    owners: dict[int, str] = field(default_factory=dict)
+    """Whom those are for alone that did not arrive."""
     consumed: set[int] = field(default_factory=set)
     hits: int = 0
     skipped: int = 0
@@ -36,6 +38,9 @@ class BookedTrainer:
     """Skipped elements that were evicted before it came."""
     passed: int = 0
     seen_consumed: int = 0
+
+    def returned_for(self, client: str) -> set[int]:
+        return {index for index in self.returned if self.owners.get(index, client) == client}
 
 
 @dataclass(slots=True)
@@ -186,6 +191,7 @@ class Books:
         self._consume(reader, consumed)
         kept = received - consumed
         self._return(reader, reader.outstanding[kept:])
+        self.trainers[reader.trainer].owners.update(dict.fromkeys(reader.outstanding[kept:], reader.client))
         del reader.outstanding[kept:]
         reader.sent = reader.granted = received
         self._called(reader)
@@ -208,6 +214,8 @@ class Books:
         if consumed is not None:
             self._consume(reader, consumed)
         self._return(reader, reader.outstanding)
+        trainer = self.trainers[reader.trainer]
+        trainer.owners = {index: owner for index, owner in trainer.owners.items() if owner != reader.client}
         del self.readers[reader.client]
         self._called(reader)
 
@@ -223,9 +231,9 @@ class Books:
             assert taken is None, "something was sent without credit"
             self._called(reader)
             return None
-        self._skip_evicted(reader.trainer)
+        self._skip_evicted(reader)
         if taken is None:
-            assert not trainer.returned, "something came back and was not sent again"
+            assert not trainer.returned_for(reader.client), "something came back and was not sent again"
             assert trainer.next == self.window.head, "there was something to send"
         else:
             self._book(reader, trainer, taken, frontier)
@@ -282,14 +290,15 @@ class Books:
         )
         return self.window.tail if skips else self.window.base
 
-    def _skip_evicted(self, name: str) -> None:
+    def _skip_evicted(self, reader: BookedReader) -> None:
         """Count what a trainer missed, and pass the errors that were there before it came."""
+        name = reader.trainer
         trainer, tail = self.trainers[name], self._floor(name)
         gone = {index for index in trainer.returned if index < tail}
         # What came back is looked at first: while some of it is left, nobody looks at what else is gone.
         trainer.skipped += len(gone)
         trainer.returned -= gone
-        if trainer.returned:
+        if trainer.returned_for(reader.client):
             return
         while self._is_earlier_error(trainer, trainer.next):  # whether it is still there or not
             trainer.next += 1
@@ -306,10 +315,11 @@ class Books:
         assert taken.start == taken.index - frame.first, "the elements are not at that place in the frame"
         assert 0 < taken.count <= frame.count - taken.start, "there are not so many in the frame"
         assert taken.count <= reader.granted - reader.sent, "more was sent than was granted"
-        if trainer.returned:
-            assert taken.index == min(trainer.returned), "not what came back first"
-            assert trainer.returned.issuperset(indices), "an element was sent to two readers"
+        if returned := trainer.returned_for(reader.client):
+            assert taken.index == min(returned), "not what came back first"
+            assert returned.issuperset(indices), "an element was sent to two readers, or to another than its owner"
             trainer.returned -= set(indices)
+            trainer.owners = {index: owner for index, owner in trainer.owners.items() if index not in indices}
         else:
             assert taken.index == trainer.next, "an element was left out, or sent twice"
             trainer.next = indices.stop
@@ -395,7 +405,11 @@ class Books:
     def _check_reader(self, reader: BookedReader) -> None:
         there, trainer = self.window.readers[reader.client], self.trainers[reader.trainer]
         assert (there.sent, there.consumed, there.granted) == (reader.sent, reader.consumed, reader.granted)
-        ended = self.window.finished and not trainer.returned and self._ahead(reader.trainer) == self.window.head
+        ended = (
+            self.window.finished
+            and not trainer.returned_for(reader.client)
+            and self._ahead(reader.trainer) == self.window.head
+        )
         assert self.window.at_end(reader.client) is ended, "the end was told too early or not at all"
 
     def _check_trainer(self, name: str) -> None:

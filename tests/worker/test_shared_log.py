@@ -501,6 +501,33 @@ def test_what_was_on_its_way_when_a_connection_broke_is_sent_again() -> None:
     assert read(books, "first") == [6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_did_not_arrive_is_for_its_reader_alone_until_that_leaves(leaves: bool) -> None:
+    """Another one may have been told that it has reached the end, and take nothing any more."""
+    books = Books(capacity=CAPACITY, ahead=AHEAD, keep=False)
+    broken, other = books.attach("r1", ""), books.attach("r2", "")
+    books.append(2, 2)
+    books.credit(broken, 2, 0)
+    assert books.take(broken) is not None
+    books.finish()
+    books.credit(other, 9, 0)
+    assert books.take(other) is None
+    assert books.window.at_end("r2")
+    books.reattach(broken, 0, 0)
+    assert books.take(other) is None
+    assert books.window.at_end("r2")
+    assert books.window.exhausted, "nothing is left for others"
+    assert not books.window.at_end("r1")
+    if leaves:
+        books.leave(broken, 0)
+    else:
+        books.credit(broken, 2, 0)
+    reader = other if leaves else broken
+    while (taken := books.take(reader)) is not None:
+        books.credit(reader, 9, reader.consumed + taken.count)
+    books.check_everything_is_accounted_for()
+
+
 def test_a_reader_that_another_incarnation_knew_begins_with_its_own_counters() -> None:
     books = filled(10)
     reader = books.attach("known", "b", received=100)
