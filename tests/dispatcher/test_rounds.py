@@ -292,6 +292,25 @@ def test_a_worker_that_leaves_before_all_consumers_came_takes_no_part_of_a_resum
     assert {task for task, *_ in world.consumers[1].took.values()} == {*world.core.state.tasks}
 
 
+def test_a_worker_that_drains_before_all_consumers_came_hands_its_part_over_if_there_is_another() -> None:
+    """Of endless data it would take its part with it."""
+    world = World(2)
+    for _ in range(2):
+        world.add_worker()
+    world.join(0, SAVED)
+    world.drain_worker(0)
+    assert [task.worker for task in world.core.state.tasks.values()] == ["w2"] * 2
+    assert where_tasks_begin(world) == [(70, 6), (80, 6)]
+    world.drain_worker(1)
+    assert [task.worker for task in world.core.state.tasks.values()] == ["w2"] * 2
+    world.add_worker()
+    world.join(1, SAVED)
+    for _ in range(30):
+        world.everything_moves()
+    assert [len(consumer.took) > 8 for consumer in world.consumers.values()] == [True] * 2
+    assert not world.core.state.iteration("job", 0).losses
+
+
 def test_no_round_is_planned_while_a_part_waits_for_a_worker() -> None:
     """The only other worker drains, and gives nothing but what it has."""
     world = World(2)

@@ -235,6 +235,8 @@ def worker_drains(core: Context, event: e.WorkerDrains) -> None:
                 jobs.drop_ended_task(core, task)
             elif _never_began(core, task):
                 jobs.drop_task_early(core, task)  # clients need not wait for the end of an empty task
+        for job, iteration in list(core.state.unfinished_iterations()):
+            rounds.begin_waiting_tasks(core, job.name, iteration)
 
 
 def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
@@ -333,6 +335,7 @@ def _drop_coordinated_task(core: Context, task: Task, worker: Worker, reason: st
     """Drop a task of a coordinated read. Rounds that all consumers have received are still taken (see `rounds`)."""
     if rounds.begins_again(core.state.iteration(task.job, task.iteration), task):
         jobs.drop_task(core, task.task_id, begins_again=True)
+        core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
         return
     splits = reassignment.record_lost_splits(core, task, [])
     loss = Loss(task_id=task.task_id, worker=worker.name, reason=reason, elements=-1, splits=splits)

@@ -160,13 +160,20 @@ def begins_again(iteration: Iteration, task: Task) -> bool:
 
 
 def begin_waiting_tasks(core: Context, job: str, iteration: Iteration) -> None:
-    """Create tasks at the positions of those that wait for a worker, if there is one."""
-    waiting = list(iteration.rounds.waiting_tasks) if iteration.rounds is not None else []
+    """Create tasks at the positions of those that wait for a worker or whose workers drain, if there is another one."""
+    rounds, tasks, workers = iteration.rounds, core.state.tasks, core.state.workers
+    if rounds is None or reassignment.least_busy(core, iteration) is None:
+        return
+    for task in [tasks[task] for task in iteration.tasks if workers[tasks[task].worker].draining]:
+        if begins_again(iteration, task):
+            jobs.drop_task(core, task.task_id, begins_again=True)
+    waiting = list(rounds.waiting_tasks)
     for position in waiting:
         worker = reassignment.least_busy(core, iteration)
-        if worker is not None:
-            shard = position.shard if iteration.shards else -1
-            positions.add_task(core, job, iteration.number, worker.uid, position, shard)
+        assert worker is not None
+        positions.add_task(
+            core, job, iteration.number, worker.uid, position, position.shard if iteration.shards else -1
+        )
     if waiting:
         core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
 
