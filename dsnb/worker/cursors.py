@@ -99,7 +99,7 @@ class TrainerCursor(msgspec.Struct):
                 self.consumed_ranges.add(first, begin)
             first = stop
 
-    def requeued_for(self, client: str) -> Span | None:
+    def returned_for(self, client: str) -> Span | None:
         """The first requeued elements that a reader may get; None if there are none."""
         return next((span for span in self.requeued if span.owner in ("", client)), None)
 

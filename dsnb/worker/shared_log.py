@@ -669,7 +669,7 @@ class SharedLog(ElementLog):
         if not self.finished:
             return False
         trainer = self.trainers[self.readers[client].trainer_id]
-        return trainer.requeued_for(client) is None and self._next(trainer) >= self.head
+        return trainer.returned_for(client) is None and self._next(trainer) >= self.head
 
     def offset(self, trainer_id: str) -> int:
         """The index of the first element that a trainer has not consumed."""
@@ -699,7 +699,7 @@ class SharedLog(ElementLog):
             gone = trainer.requeued[0].cut(min(trainer.requeued[0].count, floor - trainer.requeued[0].first))
             trainer.skip(gone.first, gone.end)
             trainer.drop_empty()
-        span = trainer.requeued_for(client)
+        span = trainer.returned_for(client)
         if span is None or span.first >= self.head:
             return None  # if beyond the head: after `take_over`, not reproduced yet
         entry = self.frames.entry_at(span.first)
