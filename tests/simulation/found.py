@@ -181,7 +181,7 @@ FOUND = (
     ),
     Found(
         6005919,
-        ("7842369",),
+        ("a090e48",),
         "a client's connection broke; when it connected again, a part of what had not arrived was sent to another one "
         "that had been told that it has reached the end; that one left without it, and it was lost",
     ),
