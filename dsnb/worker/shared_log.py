@@ -405,11 +405,9 @@ class SharedLog(ElementLog):
             cursor = self.trainers[trainer] = TrainerCursor(
                 next=start, joined_at_index=self.head, cache_policy=cache_policy
             )
-            if self._wants_all(cache_policy):
-                # It comes back to an iteration that it had left before it was closed: elements were evicted meanwhile.
-                cursor.skipped = start - self.first
             self._advance(cursor.next)
-            cursor.next = self._next(cursor)
+            if not self._wants_all(cache_policy):
+                cursor.next = self._next(cursor)
         elif client in cursor.awaited and cache_policy.start == "newest" and not cursor.readers:
             cursor.next = max(cursor.next, self.head)
             self._advance(cursor.next)
@@ -575,6 +573,8 @@ class SharedLog(ElementLog):
 
     def _start_index(self, cache_policy: CachePolicy) -> int:
         """The index at which a new trainer starts."""
+        if self._wants_all(cache_policy):
+            return self.first  # what was evicted counts as skipped when it reads, unless it says that it consumed that
         if cache_policy.start == "newest":
             return self.head
         return self.base if cache_policy.on_lag in {"wait", "spill"} else self.tail

@@ -847,10 +847,9 @@ def test_a_window_that_gets_smaller_lets_go_at_once_of_what_nobody_holds() -> No
     window.validate()
 
 
-@pytest.mark.parametrize("on_lag, skipped", [("wait", 6), ("spill", 6), ("skip", 0)])
-def test_a_trainer_that_must_lose_nothing_and_comes_back_after_an_eviction_is_told_what_it_misses(
-    on_lag: str, skipped: int
-) -> None:
+@pytest.fixture
+def evicted() -> SharedLog:
+    """The log of an epoch that is closed, of whose ten elements the first six are evicted."""
     log = SharedLog(capacity=4, read_ahead_bytes=4, keep=True, keep_all=True)
     log.close_to_new_trainers([])
     log.attach("a", "quick", cache_policy=CachePolicy(on_lag="wait"))
@@ -858,6 +857,28 @@ def test_a_trainer_that_must_lose_nothing_and_comes_back_after_an_eviction_is_to
         log.credit("a", count + 1, count, 1 << 20)
         log.append(object(), 1, 1)
         log.take_all("a")
-    log.attach("b", "late", cache_policy=CachePolicy(on_lag=on_lag))
     assert log.base == 6
-    assert log.trainer_report("late").skipped == skipped
+    return log
+
+
+@pytest.mark.parametrize("on_lag, skipped", [("wait", 6), ("spill", 6), ("skip", 0)])
+def test_a_trainer_that_must_lose_nothing_and_comes_back_after_an_eviction_is_told_what_it_misses(
+    evicted: SharedLog, on_lag: str, skipped: int
+) -> None:
+    evicted.attach("b", "late", cache_policy=CachePolicy(on_lag=on_lag))
+    evicted.credit("b", 1, 0, 1 << 20)
+    evicted.take_all("b")
+    evicted.validate()
+    assert evicted.trainer_report("late").skipped == skipped
+
+
+@pytest.mark.parametrize("on_lag", ["wait", "spill"])
+def test_what_a_returning_client_says_that_it_consumed_does_not_count_as_missed_or_repeated(
+    evicted: SharedLog, on_lag: str
+) -> None:
+    evicted.attach("b", "late", cache_policy=CachePolicy(on_lag=on_lag))
+    assert evicted.reconcile("late", [(0, 4), (5, 7)]) == 0
+    evicted.credit("b", 1, 0, 1 << 20)
+    assert [part.index for part in evicted.take_all("b")] == [7]
+    evicted.validate()
+    assert evicted.trainer_report("late").skipped == 1, "element 4 alone"
