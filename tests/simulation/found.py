@@ -185,8 +185,9 @@ FOUND = (
         "a client's connection broke; when it connected again, a part of what had not arrived was sent to another one "
         "that had been told that it has reached the end; that one left without it, and it was lost",
     ),
+    Found(5652086, ("f8c06f8",), "a trainer missed nothing, and 5 elements were counted as missed"),
 )
 """In the order in which they were found, with those of one commit together."""
 
-OPEN: tuple[Found, ...] = (Found(5652086, (), "a trainer missed nothing, and 5 elements were counted as missed"),)
+OPEN: tuple[Found, ...] = ()
 """Schedules that still break a promise."""
