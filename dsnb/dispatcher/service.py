@@ -40,7 +40,7 @@ from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
 from dsnb.dispatcher.trainer_presence import TrainerPresence
 from dsnb.dispatcher.worker_pool import WorkerPool
-from dsnb.errors import FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
+from dsnb.errors import CancelledError, FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
 from dsnb.monitor.snapshot import EventStatus, Snapshot
 from dsnb.wire.messages import (
     ClientReport,
@@ -443,6 +443,7 @@ class Dispatcher:
 
         Raises:
             NotFoundError: the client was counted as lost, or never existed.
+            CancelledError: its job was cancelled.
         """
         with self._changed:
             self._check_client(request.client_id)
@@ -451,8 +452,15 @@ class Dispatcher:
             return positions.iteration_position(self.core, request.client_id, silent)
 
     def _check_client(self, client_id: str) -> None:
-        if client_id not in self.core.state.clients:
+        client = self.core.state.clients.get(client_id)
+        if client is None:
             raise unknown_client_error(client_id)
+        if client.cancelled_by:
+            raise CancelledError(
+                f"the job {client.job!r} was cancelled by {client.cancelled_by}",
+                did="the positions of its readers were dropped with it",
+                hint="save the position before the job is cancelled, or start from an earlier one",
+            )
 
     def _silent_workers(self, workers: Iterable[str]) -> set[str]:
         """Request reports from workers, and wait briefly for them; returns the workers that did not answer."""
