@@ -11,7 +11,9 @@ uses inherited gRPC objects again. After the fork, before any other code runs in
 
 A child that a user's function forks in one of dsnb's threads, for example in a worker, must not outlive its parent: it
 polls the parent process and kills itself when that is gone. If the function returns in the child as well, the child
-exits at once, because no process would read what it produces.
+exits at once, because no process would read what it produces. It may outlive the service of a thread worker, because
+the forking thread does not say whose the child is: a pool that a module of the kernel keeps forks its processes at its
+first use, which may be in a user's function, and would break if they ended with the service.
 
 The fork hook is registered when the first service, channel or iterator is made, not at import.
 """

@@ -65,6 +65,26 @@ import multiprocessing
 ten = dsnb.Dataset.range(10).apply(dsnb.distribute("distributed_epoch", service))
 """
 
+MODULE_WITH_A_POOL = """
+import concurrent.futures, multiprocessing
+pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+"""
+
+READ_WITH_THE_POOL = """
+import module_with_a_pool
+service = dsnb.start(workers=1, isolation="thread")
+
+def process_of_the_pool(_):
+    import module_with_a_pool
+    return module_with_a_pool.pool.submit(os.getpid).result()
+
+numbers = dsnb.Dataset.range(3).map(process_of_the_pool)
+(pid,) = {int(pid) for pid in numbers.apply(dsnb.distribute("parallel_epochs", service))}
+service.stop()
+assert module_with_a_pool.pool.submit(os.getpid).result() == pid
+module_with_a_pool.pool.shutdown()
+"""
+
 SPAWNED = """
 import dsnb
 
@@ -91,6 +111,13 @@ ctypes.PyDLL(None).sleep({seconds})  # unlike CDLL, it keeps the interpreter
 def test_a_cell_forks_a_pool(kernel: Kernel) -> None:
     kernel.run("service = dsnb.start(workers=1)" + BEGIN + POOL)
     kernel.run("assert len(service.status().workers) == 1 and next(elements) == 2\ndel elements, pool")
+
+
+@pytest.mark.slow
+def test_a_function_on_a_thread_worker_uses_a_pool_of_a_module(kernel: Kernel) -> None:
+    """The processes are forked at the first use, in the worker's thread, and yet are not the service's."""
+    kernel.run(f"open('module_with_a_pool.py', 'w').write({MODULE_WITH_A_POOL!r})")
+    kernel.run(READ_WITH_THE_POOL)
 
 
 @pytest.mark.slow
