@@ -70,5 +70,5 @@ def _pid_namespace() -> str:
 
 
 def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()

@@ -20,15 +20,16 @@ from tests.support.processes import PythonProcess
 
 FIRST_ELEMENT = """
 import sys, dsnb
-elements = iter(dsnb.Dataset.range(100).map(lambda x: {"x": x, "y": (str(x), b"z")}).batch(3))
+elements = iter(dsnb.Dataset.range(100).map(lambda x: {{"x": x, "y": (str(x), b"z")}}){operation})
 before = set(sys.modules)
 next(elements)
 print("READY", *sorted(set(sys.modules) - before))
 """
 
 
-def test_the_first_element_imports_nothing_whose_lock_a_forked_child_would_wait_for() -> None:
-    with PythonProcess(["-c", FIRST_ELEMENT]) as process:
+@pytest.mark.parametrize("operation", [".batch(3)", ".shuffle(10)", ".cache()"])
+def test_the_first_element_imports_nothing_whose_lock_a_forked_child_would_wait_for(operation: str) -> None:
+    with PythonProcess(["-c", FIRST_ELEMENT.format(operation=operation)]) as process:
         assert process.wait_for_line("READY") == "READY"
         assert process.wait_for_exit() == 0
 

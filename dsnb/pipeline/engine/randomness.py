@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
+# NumPy imports its `random` when it is first named. That would be at the first draw, and a process that another thread
+# forks meanwhile could never import it: it would wait for the lock of a thread that it does not have.
+from numpy.random import Generator, default_rng
 
 from dsnb.pipeline.operation import BuildContext
 
@@ -13,7 +15,7 @@ FIXED_SEED: Final = 0x6473_6E62
 _SEED_RANGE: Final = 2**64
 
 
-def generator(context: BuildContext, seed: int | None, *node_index: int) -> np.random.Generator:
+def generator(context: BuildContext, seed: int | None, *node_index: int) -> Generator:
     """Return a generator for one operation in one iteration.
 
     Args:
@@ -22,13 +24,13 @@ def generator(context: BuildContext, seed: int | None, *node_index: int) -> np.r
         node_index: Where in the tree the operation stands; without a seed, two operations must not draw alike.
     """
     if seed is None:
-        return np.random.default_rng([*context.seed(None), context.provider, *node_index])
-    return np.random.default_rng(context.seed(seed % _SEED_RANGE))
+        return default_rng([*context.seed(None), context.provider, *node_index])
+    return default_rng(context.seed(seed % _SEED_RANGE))
 
 
-def fixed_generator(seed: int | None) -> np.random.Generator:
+def fixed_generator(seed: int | None) -> Generator:
     """Return a generator that draws the same in every iteration of every run."""
-    return np.random.default_rng([FIXED_SEED if seed is None else seed % _SEED_RANGE])
+    return default_rng([FIXED_SEED if seed is None else seed % _SEED_RANGE])
 
 
 def iteration_key(context: BuildContext, seed: int | None) -> list[int]:
