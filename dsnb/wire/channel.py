@@ -115,6 +115,7 @@ class Channel:
         self._hello_lock = threading.Lock()
         self._hello_timeout_s = _HELLO_TIMEOUT_S
         self._unanswered_since: float | None = None
+        self._refused_since: float | None = None
         self._reason = ""
         self._announced = False
         self.token = ""
@@ -310,7 +311,7 @@ class Channel:
         try:
             if self._identity is None:
                 self._identity = self._hello(wait)
-                self._hello_timeout_s, self._unanswered_since = _HELLO_TIMEOUT_S, None
+                self._hello_timeout_s, self._unanswered_since, self._refused_since = _HELLO_TIMEOUT_S, None, None
             return self._identity
         finally:
             self._hello_lock.release()
@@ -342,9 +343,11 @@ class Channel:
             stated = refused or stated
             if self.token and not refused:  # another server answers at the address of the one that was authenticated
                 return self._unproven_error(stated.what)
-            if self._given_token is not None or waited > _TOKEN_GRACE_S:
+            self._refused_since = self._refused_since or time.monotonic()
+            if self._given_token is not None or time.monotonic() - self._refused_since > _TOKEN_GRACE_S:
                 return stated
             return UnavailableError(stated.what, did=stated.did, hint=stated.hint)
+        self._refused_since = None
         if isinstance(stated, DeadlineExceededError):
             self._hello_timeout_s *= 2  # the server may be slow
         details = str(error.details())

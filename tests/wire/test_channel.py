@@ -142,6 +142,28 @@ def test_a_call_waits_for_a_server_that_is_about_to_start(monkeypatch: pytest.Mo
     assert done == [Empty()]
 
 
+@pytest.mark.slow
+def test_a_server_may_write_its_token_after_it_listens_however_long_it_was_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grace_s = 4.0
+    known = {"token": ""}
+    monkeypatch.setattr("dsnb.wire.channel._TOKEN_GRACE_S", grace_s)
+    monkeypatch.setattr("dsnb.wire.discovery.token_for", lambda _: known["token"])
+    port = unused_port()
+    channel = open_channel(f"127.0.0.1:{port}", token=None)
+    try:
+        with pytest.raises(UnavailableError):
+            channel.call(FORGET, ForgetRequest(), timeout=grace_s + 0.5)
+        with serving({FORGET: answer}, port=port):
+            with pytest.raises(UnavailableError):  # no refusal: its token may come yet
+                channel.call(FORGET, ForgetRequest(), timeout=1.0)
+            known["token"] = TOKEN
+            assert channel.call(FORGET, ForgetRequest(), timeout=10) == Empty()
+    finally:
+        channel.close()
+
+
 def test_a_channel_finds_a_server_again_that_was_restarted() -> None:
     with serving({FORGET: answer}) as server, channel_to(address(server)) as channel:
         channel.call(FORGET, ForgetRequest(), timeout=10)
