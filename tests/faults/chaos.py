@@ -24,7 +24,7 @@ from tests.faults.reader_process import RECORD
 from tests.support.cluster import Cluster
 from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
-from tests.support.workers import worker_process
+from tests.support.workers import worker_process, worker_processes
 
 TIMES: dict[str, Any] = {
     "reconnect_ms": 300,
@@ -110,8 +110,8 @@ class Scene:
         self._suspended: list[threading.Timer] = []
         try:
             self.cluster = self._stack.enter_context(Cluster(workers=0, dispatcher={**TIMES, **dispatcher}))
-            for _ in range(workers):
-                self.add_worker()
+            target, token = self.cluster.dispatcher.target, self.cluster.dispatcher.token
+            self.workers += self._stack.enter_context(worker_processes(workers, target, token))
         except BaseException:
             self._stack.close()
             raise

@@ -19,7 +19,7 @@ from tests.support.dispatchers import RestartableDispatcher
 from tests.support.processes import PythonProcess
 from tests.support.reading import first, joined, numbers, run_in_threads
 from tests.support.waiting import wait_for
-from tests.support.workers import worker_process
+from tests.support.workers import worker_process, worker_processes
 
 AWAY_S = 1.5 * dsnb.DispatcherConfig().worker_timeout_ms / 1000
 
@@ -156,7 +156,7 @@ def test_a_worker_that_dies_while_the_dispatcher_is_away_is_missed_when_it_is_ba
     settings = {"work_dir": tmp_path, "worker_timeout_ms": 2_000}
     with Cluster(0, dispatcher=settings) as cluster, ExitStack() as stack:
         target, token, service = cluster.dispatcher.target, cluster.dispatcher.token, cluster.service
-        victim, _ = [stack.enter_context(worker_process(target, token)) for _ in range(2)]
+        victim, _ = stack.enter_context(worker_processes(2, target, token))
         elements = iter(slowly(3_000).apply(dsnb.distribute("distributed_epoch", service, job_name="train")))
         got = first(1_000, elements)
         service.status()  # everybody reports

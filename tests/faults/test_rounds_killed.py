@@ -18,7 +18,7 @@ from tests.support.processes import PythonProcess
 from tests.support.reading import first
 from tests.support.rounds import Consumers, numbers_in_rounds, wait_until_all_read
 from tests.support.waiting import wait_for
-from tests.support.workers import worker_process
+from tests.support.workers import worker_processes
 
 TIMES = {"reconnect_ms": 300, "worker_timeout_ms": 5_000, "client_timeout_ms": 5_000}
 DEADLINE_S = 30.0
@@ -38,7 +38,7 @@ for element in source.apply(policy):
 def test_rounds_stay_whole_when_a_worker_is_killed_and_what_it_took_is_told_in_time() -> None:
     with Cluster(0, dispatcher=TIMES) as cluster, ExitStack() as stack:
         target, token = cluster.dispatcher.target, cluster.dispatcher.token
-        victim, _survivor = (stack.enter_context(worker_process(target, token)) for _ in range(2))
+        victim, _survivor = stack.enter_context(worker_processes(2, target, token))
         consumers = stack.enter_context(Consumers(numbers_in_rounds(3, cluster.service)))
         rows = consumers.rounds_in_threads(50)
         assert sum(row[0] == 0 for row in rows) == 2

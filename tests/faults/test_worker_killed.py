@@ -8,7 +8,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tests.support.cluster import Cluster
 from tests.support.processes import PythonProcess
 from tests.support.reading import first, numbers, run_in_threads
 from tests.support.waiting import wait_for
-from tests.support.workers import address_of, worker_process
+from tests.support.workers import address_of, worker_process, worker_processes
 
 TIMES = {"reconnect_ms": 300, "worker_timeout_ms": 5_000}
 DEADLINE_S = 30.0
@@ -76,10 +75,12 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(0, dispatcher=TIMES))
-        target, token = cluster.dispatcher.target, cluster.dispatcher.token
-        yield Scene(cluster, [stack.enter_context(worker_process(target, token)) for _ in range(2)])
+    with (
+        Cluster(0, dispatcher=TIMES) as cluster,
+        worker_processes(2, cluster.dispatcher.target, cluster.dispatcher.token) as workers,
+    ):
+        registered = [worker.address for worker in cluster.status().workers]
+        yield Scene(cluster, sorted(workers, key=lambda worker: registered.index(address_of(worker))))
 
 
 def told(caught: list[warnings.WarningMessage]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from tests.support.processes import PythonProcess
 
@@ -17,10 +17,25 @@ def worker_process(target: str, token: str, port: int = 0, *more: str) -> Iterat
         >>> with worker_process(dispatcher.target, dispatcher.token) as worker:
         ...     worker.kill()
     """
-    arguments = ["--json", "--dispatcher", target, "--port", str(port), *more]
-    with PythonProcess(["-m", "dsnb", "worker", *arguments], env={"DSNB_TOKEN": token}) as worker:
+    with started_worker(target, token, port, *more) as worker:
         worker.wait_for_line("{", timeout=60.0)
         yield worker
+
+
+@contextmanager
+def worker_processes(count: int, target: str, token: str) -> Iterator[list[PythonProcess]]:
+    """Several of them, which start at the same time and so register in any order."""
+    with ExitStack() as stack:
+        workers = [stack.enter_context(started_worker(target, token)) for _ in range(count)]
+        for worker in workers:
+            worker.wait_for_line("{", timeout=60.0)
+        yield workers
+
+
+def started_worker(target: str, token: str, port: int = 0, *more: str) -> PythonProcess:
+    """The process of `worker_process`, not ready yet."""
+    arguments = ["--json", "--dispatcher", target, "--port", str(port), *more]
+    return PythonProcess(["-m", "dsnb", "worker", *arguments], env={"DSNB_TOKEN": token})
 
 
 def address_of(worker: PythonProcess) -> str:
