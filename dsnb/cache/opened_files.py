@@ -7,9 +7,10 @@ the result of the run, and `first_change` compares them with the files before th
 from __future__ import annotations
 
 import glob
+import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, Literal
@@ -19,13 +20,18 @@ import xxhash
 from dsnb.errors import DsnbError
 from dsnb.storage import urls
 
-FileComparison = Literal["change", "content", "strict", "pattern", "url"]
+FileComparison = Literal["change", "content", "strict", "pattern", "url", "worker", "unknown"]
 """How a file is compared. "change": by size and modification time. "content": by size and hash. "strict": by size,
 modification time, status change time and inode. "pattern": the path is a pattern, compared by the files that match.
-"url": the path is a URL, compared by the size and version that its store reports."""
+"url": the path is a URL, compared by the size and version that its store reports. "worker": as "strict", of a file that
+a worker read in another state than this host knew. "unknown": not compared, so always changed; the state says why."""
 
 FileState = tuple[FileComparison, str, str]
 """How the file is compared, its path, and its state as text."""
+
+MOST_ON_WORKER: Final = 20_000
+"""How many files a worker's task notes for its readers: a few megabytes."""
+TOO_MANY: Final[FileState] = ("unknown", "", f"a worker opened more than {MOST_ON_WORKER:,} files, too many to compare")
 
 _MISSING: Final = "not there"
 _CHANGED_WHILE_READ: Final = "changed while it was read"
@@ -33,9 +39,14 @@ _PIECE: Final = 1 << 20
 
 
 class OpenedFiles:
-    """The files that were opened, each with its state at that time. Thread-safe."""
+    """The files that were opened, each with its state at that time. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        most: How many to keep. If there are more, the states have `TOO_MANY` in place of the rest.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._opened: dict[str, os.stat_result | None] = {}
         self._not_yet_taken: set[str] = set()
@@ -52,8 +63,9 @@ class OpenedFiles:
         path = os.path.abspath(path)
         with self._lock:
             if path not in self._opened:
-                self._opened[path] = found
-                self._not_yet_taken.add(path)
+                if self._has_room():
+                    self._opened[path] = found
+                    self._not_yet_taken.add(path)
             elif not _is_same(self._opened[path], found):
                 self._changed_while_read.add(path)
                 self._not_yet_taken.add(path)
@@ -75,8 +87,29 @@ class OpenedFiles:
         """Add the states that were noted when something was made that is used now."""
         with self._lock:
             for comparison, name, state in states:
-                if self._other_states.setdefault((comparison, name), state) != state:
-                    self._other_states[comparison, name] = _CHANGED_WHILE_READ
+                known = self._other_states.get((comparison, name))
+                if known is not None or self._has_room():
+                    self._other_states[comparison, name] = state if known in (None, state) else _CHANGED_WHILE_READ
+
+    def _has_room(self) -> bool:
+        """Whether one more may be kept; if not, note that. Requires the lock."""
+        if len(self._opened) + len(self._other_states) < self._most:
+            return True
+        comparison, name, state = TOO_MANY
+        self._other_states[comparison, name] = state
+        return False
+
+    def add_from_worker(self, states: Iterable[FileState]) -> None:
+        """Add states that a worker noted, perhaps on another host; those of the files that it opened are "strict".
+
+        A file that is in the same state here counts as opened here.
+        """
+        for comparison, name, state in states:
+            found = _stat(name) if comparison == "strict" else None
+            if found is not None and _describe_state("strict", found, name) == state:
+                self.add(name, found)
+            else:
+                self.add_states([("worker" if comparison == "strict" else comparison, name, state)])
 
     def states(self, comparison: FileComparison) -> tuple[FileState, ...]:
         """All states, sorted. A file that has changed since it was opened gets a state that no file can have again.
@@ -86,9 +119,7 @@ class OpenedFiles:
         """
         with self._lock:
             opened, others = dict(self._opened), dict(self._other_states)
-        states: list[FileState] = [(kind, name, state) for (kind, name), state in others.items()]
-        states += [(comparison, path, self._state(path, found, comparison)) for path, found in opened.items()]
-        return tuple(sorted(states))
+        return self._describe(opened, others, comparison)
 
     def take_new_states(self, comparison: FileComparison) -> tuple[FileState, ...]:
         """The states of files that were added since the last call, in the form of `states`."""
@@ -96,6 +127,22 @@ class OpenedFiles:
             opened = {path: self._opened[path] for path in self._not_yet_taken}
             others, self._other_states = self._other_states, {}
             self._not_yet_taken.clear()
+        return self._describe(opened, others, comparison)
+
+    def take_states(self, comparison: FileComparison) -> tuple[FileState, ...]:
+        """All states, in the form of `states`; then forget them."""
+        with self._lock:
+            opened, self._opened = self._opened, {}
+            others, self._other_states = self._other_states, {}
+            self._not_yet_taken.clear()
+        return self._describe(opened, others, comparison)
+
+    def _describe(
+        self,
+        opened: Mapping[str, os.stat_result | None],
+        others: Mapping[tuple[FileComparison, str], str],
+        comparison: FileComparison,
+    ) -> tuple[FileState, ...]:
         states: list[FileState] = [(kind, name, state) for (kind, name), state in others.items()]
         states += [(comparison, path, self._state(path, found, comparison)) for path, found in opened.items()]
         return tuple(sorted(states))
@@ -128,6 +175,11 @@ def track_opened_files(files: OpenedFiles | None) -> Iterator[None]:
         _current.reset(token)
 
 
+def track_in_this_thread(files: OpenedFiles) -> None:
+    """Like `track_opened_files`, for as long as this thread runs."""
+    _current.set(files)
+
+
 def add_file_states(states: Iterable[FileState]) -> None:
     """Add states to this thread's `OpenedFiles`, if there is one."""
     files = current_opened_files()
@@ -141,6 +193,20 @@ def file_states(paths: Iterable[str], comparison: FileComparison) -> tuple[FileS
     return tuple((kind, path, _state_now(kind, path)) for kind, path in kinds)
 
 
+def comparable_here(states: Iterable[FileState]) -> tuple[FileState, ...]:
+    """States for a recording, which several hosts may read: without the files that this host does not have.
+
+    Of a file that a worker read in another state than it has here, only size and modification time are compared.
+    """
+    found: list[FileState] = []
+    for comparison, name, state in states:
+        if comparison == "worker" and _stat(name):
+            found.append(("change", name, state.partition(" and ")[0]))
+        elif comparison not in ("worker", "unknown"):
+            found.append((comparison, name, state))
+    return tuple(found)
+
+
 def first_change(states: Iterable[FileState]) -> str:
     """Describe the first file that is not in its noted state; "" if all are."""
     for comparison, name, state in states:
@@ -151,9 +217,13 @@ def first_change(states: Iterable[FileState]) -> str:
 
 
 def _state_now(comparison: FileComparison, name: str) -> str:
+    if comparison == "unknown":
+        return ""
     if comparison == "pattern":
         return _describe_matches(glob_files(name))
-    return _url_state(name) if comparison == "url" else _describe_state(comparison, _stat(name), name)
+    if comparison == "url":
+        return _url_state(name)
+    return _describe_state("strict" if comparison == "worker" else comparison, _stat(name), name)
 
 
 def _url_state(url: str) -> str:
@@ -171,9 +241,13 @@ def glob_files(pattern: str) -> list[str]:
 
 
 def _describe_change(comparison: FileComparison, name: str, state: str, now: str) -> str:
+    if comparison == "unknown":
+        return state
     if comparison == "pattern":
         return f"the files that match {name}: {state.partition(' (')[0]} are now {now.partition(' (')[0]}, or others"
     name = urls.shown(name)
+    if comparison == "worker":
+        return f"the file {name} is not as a worker read it: it has changed, or the worker's host has another"
     if state == _CHANGED_WHILE_READ:
         return f"the file {name} {_CHANGED_WHILE_READ}"
     if now == _MISSING:

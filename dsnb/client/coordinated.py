@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from dsnb import errors
+from dsnb.cache.opened_files import OpenedFiles
 from dsnb.client import notices
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import PAD, ReadOptions, ServiceAddress
@@ -190,6 +191,7 @@ class CoordinatedStage(JobReader):
         source_key: Identifies the source, and its pass, within the local pipeline.
         start_position: Where to begin; None for the beginning, or where the other consumers are.
         on_end: Called with the position at the end of the iteration, if another one may follow in the same pipeline.
+        opened_files: Records the files that the tasks open; None if they need not be recorded.
     """
 
     closes_slowly = True
@@ -204,6 +206,8 @@ class CoordinatedStage(JobReader):
         source_key: str = "",
         start_position: StartPosition | None = None,
         on_end: Callable[[Any], None] | None = None,
+        *,
+        opened_files: OpenedFiles | None = None,
     ) -> None:
         super().__init__("from the service")
         self.source_key, self._on_end = source_key, on_end
@@ -221,6 +225,7 @@ class CoordinatedStage(JobReader):
         self._losses_received = joined.loss_count
         self._consumer_timeout_s = joined.consumer_timeout_ms / 1000
         self._inbox = CoordinatedInbox(options.num_consumers, options.consumer_index)
+        self._inbox.opened_files = opened_files
         self._tasks = self._task_table(joined)
         self._acknowledged_halt = self._missed_reported = self._dropped_reported = 0
         self._clock = JobClock(paused=bool(joined.paused_by))

@@ -6,13 +6,18 @@ waits.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+import msgspec
+
+from dsnb.cache.opened_files import FileState, OpenedFiles
 from dsnb.client.flow_control import CreditAccount
+from dsnb.transfer.headers import damaged_message_error
 from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink, Transfer
 from dsnb.wire.messages import ClientUpdate, IndexRange, TaskHolding, TaskInfo
 from dsnb.wire.poller import Poller
@@ -149,6 +154,18 @@ def _index_ranges(pairs: Iterable[tuple[int, int]]) -> tuple[IndexRange, ...]:
     return tuple(IndexRange(first=first, end=end) for first, end in pairs)
 
 
+def _file_states(states: str) -> list[FileState]:
+    """Decode a worker's message.
+
+    Raises:
+        DataLossError: it is damaged.
+    """
+    try:
+        return msgspec.convert(json.loads(states), list[FileState])
+    except (ValueError, msgspec.MsgspecError):
+        raise damaged_message_error("its files") from None
+
+
 class TaskSink(Sink):
     """Receives what one connection to a task delivers.
 
@@ -191,6 +208,10 @@ class TaskSink(Sink):
                     self.task_read.count_bytes(piece.nbytes // piece.count * piece.count)
                     self._inbox.put(self.task_read, piece)
                 self._inbox.notify()
+
+    def note_files(self, states: str) -> None:
+        if self._inbox.opened_files is not None:
+            self._inbox.opened_files.add_from_worker(_file_states(states))
 
     def end(self) -> None:
         self._update_account(lambda account: setattr(account, "ended", True))
@@ -240,6 +261,8 @@ class Inbox:
         self.updates: deque[ClientUpdate] = deque()
         self.refusal: Exception | None = None
         self.cancelled = False
+        self.opened_files: OpenedFiles | None = None
+        """Records the files that the tasks opened; None if they need not be recorded."""
 
     def put(self, task_read: TaskRead, frame_slice: FrameSlice) -> None:
         """Add a frame slice without waking the reader. Requires the lock."""

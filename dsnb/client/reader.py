@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dsnb.cache.opened_files import OpenedFiles
 from dsnb.client import notices
 from dsnb.client.ack_thread import ACK_INTERVAL_S, ack_thread
 from dsnb.client.consumption import ConsumptionTracker
@@ -82,6 +83,7 @@ class ReadStage(JobReader):
         unfinished: Whether to read the next unfinished iteration if this one is already over.
         on_end: Called with the position at the end of the iteration, if another one may follow in the same pipeline.
         connections: Keeps the connections of a completed iteration for the next one.
+        opened_files: Records the files that the tasks open; None if they need not be recorded.
     """
 
     closes_slowly = True
@@ -99,6 +101,7 @@ class ReadStage(JobReader):
         *,
         unfinished: bool = False,
         connections: ChannelCache | None = None,
+        opened_files: OpenedFiles | None = None,
     ) -> None:
         super().__init__("from the service")
         self._service, self._dataset_id = service, dataset_id
@@ -108,6 +111,7 @@ class ReadStage(JobReader):
         self._skippable = start_position.skippable if start_position is not None else 0
         self._channel = open_channel(service.address, service.token)
         joined = self._join(iteration, start_position, unfinished=unfinished)
+        self._inbox.opened_files = opened_files
         self._joined, self._client_id, self.iteration = joined, joined.client_id, joined.iteration
         self._position_tracker, self._only_reader = PositionTracker(joined.iteration, self._skippable, on_end), False
         self._losses_received, self._instance, self._job = joined.loss_count, joined.instance, joined.job_name

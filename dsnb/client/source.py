@@ -132,7 +132,7 @@ class FromService(Operation, frozen=True, kw_only=True):
         origin = current_origin()  # here, because joining may happen on another thread than the user's
         if positions is None:
             iteration = next(self.passes)
-            return ServiceStage(lambda: self._join(origin, iteration, endless=context.endless))
+            return ServiceStage(lambda: self._join(context, origin, iteration))
         if self.options.cached:
             positions.mark_unsupported(
                 "the trainers of a cross-trainer cache share one place in each task",
@@ -150,7 +150,7 @@ class FromService(Operation, frozen=True, kw_only=True):
         on_end = partial(positions.set_final, source_key) if len(context.iteration_path) > 1 else None
         iteration = next(self.passes)
         return ServiceStage(
-            lambda: self._join(origin, iteration, source_key, start_position, on_end, endless=context.endless),
+            lambda: self._join(context, origin, iteration, source_key, start_position, on_end),
             source_key,
             state if state is not None else encode_beginning(iteration),
             start_position.skippable if start_position is not None else 0,
@@ -158,29 +158,26 @@ class FromService(Operation, frozen=True, kw_only=True):
             replayable=not self.options.num_consumers,
         )
 
-    def _join(self, origin: ClientOrigin, iteration: int, *position_args: Any, endless: bool) -> JobReader:
-        """Join an iteration of the job; with `endless`, the first unfinished one from `iteration` on."""
+    def _join(self, context: BuildContext, origin: ClientOrigin, iteration: int, *position_args: Any) -> JobReader:
+        """Join an iteration of the job; if the context is endless, the first unfinished one from `iteration` on."""
         refuse_stopped(self.service.address)
         origin = count_client(origin)
         try:
-            return self._reader(self.dataset_id, origin, iteration, *position_args, endless=endless)
+            return self._reader(context, self.dataset_id, origin, iteration, *position_args)
         except NotFoundError:
             if self.register_again is None:
                 raise
-            return self._reader(self.register_again(), origin, iteration, *position_args, endless=endless)
+            return self._reader(context, self.register_again(), origin, iteration, *position_args)
 
     def _reader(
-        self, dataset_id: str, origin: ClientOrigin, iteration: int, *position_args: Any, endless: bool
+        self, context: BuildContext, dataset_id: str, origin: ClientOrigin, iteration: int, *position_args: Any
     ) -> JobReader:
+        arguments = (self.service, dataset_id, self.options, origin, iteration, *position_args)
         if self.options.num_consumers:
-            return CoordinatedStage(self.service, dataset_id, self.options, origin, iteration, *position_args)
+            return CoordinatedStage(*arguments, opened_files=context.opened_files)
         # Keep connections from the second pass on: most datasets are read once, and should leave none open.
         again = self.connections if iteration else None
-        reader = ReadStage(
-            *(self.service, dataset_id, self.options, origin, iteration, *position_args),
-            unfinished=endless,
-            connections=again,
-        )
+        reader = ReadStage(*arguments, unfinished=context.endless, connections=again, opened_files=context.opened_files)
         if reader.iteration > iteration and not self.options.cached:
             self.passes.continue_after(reader.iteration)
         return reader

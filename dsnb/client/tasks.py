@@ -386,6 +386,7 @@ class TaskTable:
             incarnation=task_read.info.incarnation,
             opening=self._openings,
             why=why,
+            want_files=self._inbox.opened_files is not None,
         )
         reading = endpoint.open(request, sink)
         task_read.consumed_cell = reading.consumed_cell

@@ -154,6 +154,9 @@ class _StreamSink(Sink):
     def deliver(self, frame_slice: FrameSlice) -> None:
         self.items.put(frame_slice)
 
+    def note_files(self, states: str) -> None:
+        self.items.put(frame_pb2.ReadReply(files=states))
+
     def end(self) -> None:
         self.items.put(frame_pb2.ReadReply(end=True))
 
@@ -326,6 +329,8 @@ class _GrpcReadHandle(ReadHandle):
             item = decoder.feed(message)
             if isinstance(item, FrameSlice):
                 self._sink.deliver(item)
+            elif item is not None and item.files:
+                self._sink.note_files(item.files)
             elif item is not None and item.end:
                 self._sink.end()
             elif item is not None and item.progress:

@@ -136,6 +136,14 @@ class Sink(Protocol):
         for piece in slices:
             self.deliver(piece)
 
+    def note_files(self, states: str) -> None:
+        """Called with files that the task opened, before elements that follow from them; only if the reader asked.
+
+        Args:
+            states: JSON, which the transfer passes on as it is.
+        """
+        del states
+
     def end(self) -> None:
         """Called at the end of the data: no more elements will be delivered."""
 

@@ -512,3 +512,4 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int = 0
     opening: int = 0
     host_id: str = ""
+    want_files: bool = False

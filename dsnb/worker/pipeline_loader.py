@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from dsnb.cache.opened_files import OpenedFiles, track_in_this_thread
 from dsnb.code.library_names import installed_version
 from dsnb.elements.allocation import Allocator
 from dsnb.pipeline.engine.resume_point import from_text
@@ -59,6 +60,7 @@ def stage_builder(
     definitions: DefinitionCache,
     *,
     copied_later: bool = False,
+    opened_files: OpenedFiles | None = None,
     notice: Callable[[str], None] = lambda _text: None,
 ) -> Callable[[Allocator], Stage]:
     """Return a function that fetches a task's pipeline and builds its stage; called for the task's first reader.
@@ -71,6 +73,7 @@ def stage_builder(
         definitions: The definitions that this worker has already.
         copied_later: Whether elements are copied before a client sees them, so that sources may return views of what
             they keep.
+        opened_files: Records the files that are opened; None if they need not be recorded.
         notice: Called with a warning for the events of the service.
     """
 
@@ -101,7 +104,10 @@ def stage_builder(
             shared_order=shared,
             allocate=allocate,
             copied_later=copied_later,
+            opened_files=opened_files,
         )
+        if opened_files is not None:
+            track_in_this_thread(opened_files)  # the producer's, in which user code may read datasets
         if order.position is not None and order.position.ended:
             return Elements(run=()).build(replace(context, splits=None))
         return build_pipeline(sharded(operation, order.mode, order.num_shards, order.shard), context)

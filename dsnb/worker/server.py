@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 
 from dsnb.arguments import checked, instance, number
+from dsnb.cache.opened_files import MOST_ON_WORKER, OpenedFiles
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.pipeline.graph import PYTHON
 from dsnb.processes import host_id, idle_ns, usable_cpus
@@ -487,6 +488,7 @@ class WorkerServer:
                     order.position.splits if order.position else (),
                     order.incarnation,
                 )
+            opened_files = OpenedFiles(MOST_ON_WORKER)
             task = Task(
                 order,
                 stage_builder(
@@ -496,6 +498,7 @@ class WorkerServer:
                     retry,
                     self._definition_cache,
                     copied_later=packed or keeps_frames(order),
+                    opened_files=opened_files,
                     notice=self._add_notice,
                 ),
                 feed,
@@ -507,6 +510,7 @@ class WorkerServer:
                 if order.cached
                 else None,
                 packed=packed,
+                opened_files=opened_files,
             )
             self._tasks[order.task_id] = task
             self._share_budget()

@@ -40,6 +40,9 @@ class ReaderSession(ReadHandle):
         self.sink = sink
         self.trainer_id = trainer
         self.end_sent = False
+        self.wants_files = request.want_files
+        self.files_sent = 0
+        """How many of the files that the task opened this reader was told of."""
         self._task = task
         self.link = link_stats
         self._sent = request.received

@@ -7,6 +7,7 @@ in order. Slow work happens outside the lock: the producer runs the pipeline and
 
 from __future__ import annotations
 
+import json
 import threading
 import weakref
 from collections import deque
@@ -19,6 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dsnb.cache.opened_files import MOST_ON_WORKER, TOO_MANY, FileState, OpenedFiles
 from dsnb.elements.allocation import Allocator
 from dsnb.elements.frame import Array, Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
@@ -43,6 +45,7 @@ from dsnb.worker.splits import DispatcherFeed
 _UNBOUNDED_MS = 1 << 40
 """`repeated_ms` in the report of a task that no other worker can continue."""
 _MOST_LOST_READERS = 100
+_FILES_PER_MESSAGE = 1000
 _SHARED_TRAINER_ID = ""
 """The only trainer of a task that is not cached: all readers share its cursor."""
 
@@ -61,6 +64,7 @@ class Task:
         error_context: Where this task runs, for the errors of user code.
         spill: Disk storage for trainers with `on_lag="spill"`.
         packed: Whether the readers are in other processes.
+        opened_files: Where the pipeline records the files that it opens; None if it does not.
         make_producer: Makes what runs the pipeline, with the arguments of `Producer`.
     """
 
@@ -76,6 +80,7 @@ class Task:
         error_context: str,
         spill: Spill | None = None,
         packed: bool = False,
+        opened_files: OpenedFiles | None = None,
         make_producer: Callable[..., Producer] = Producer,
     ) -> None:
         self.order = order
@@ -96,6 +101,9 @@ class Task:
         self._rejoined: set[str] = set()
         """The clients whose consumption under an earlier id was taken into account."""
         self._packed = packed and not order.num_consumers
+        self._opened_files = opened_files or OpenedFiles()
+        self._files: dict[FileState, None] = {}
+        """The states of the files that were opened, in order."""
         self._packs_kept_frames = keeps_frames(order) and not packed
         self._arena = Arena(2 * capacity) if self._packs_kept_frames else None
         self.limits = self._limits()
@@ -286,6 +294,7 @@ class Task:
         """
         if self._paused:
             return False
+        self._send_files(session)
         slices = self._log.take_all(session.client)
         for frame_slice in slices:
             self._sent_elements += frame_slice.count
@@ -296,6 +305,14 @@ class Task:
             session.sink.deliver_all(slices)
         self._send_end(session)
         return bool(slices)
+
+    def _send_files(self, session: ReaderSession) -> None:
+        """Tell a reader that asked for it of all files that were opened so far: its next elements follow from them."""
+        if session.wants_files and session.files_sent < len(self._files):
+            new = list(self._files)[session.files_sent :]
+            session.files_sent = len(self._files)
+            for first in range(0, len(new), _FILES_PER_MESSAGE):
+                session.sink.note_files(json.dumps(new[first : first + _FILES_PER_MESSAGE]))
 
     def _send_end(self, session: ReaderSession) -> None:
         if session.end_sent or not self._log.at_end(session.client):
@@ -364,12 +381,19 @@ class Task:
                 frame.make_shared(pack=self._packs_kept_frames, buffer_store=space)
         if self._packed:
             prepare_frames(self._sinks(), frames, self._log.head, self.order.incarnation)
+        files = self._opened_files.take_states("strict")
         with self._lock:
             if self._stopped:
                 return
+            self._add_files(files)
             for frame in frames:
                 self._append(frame)
             self._pump_all()
+
+    def _add_files(self, files: Iterable[FileState]) -> None:
+        for file in files:
+            if file not in self._files:
+                self._files[file if len(self._files) < MOST_ON_WORKER else TOO_MANY] = None
 
     def _append(self, frame: Frame) -> None:
         self._errors += frame.failure is not None
@@ -403,9 +427,11 @@ class Task:
             return self._log.reserve_encoded_bytes(index, nbytes)
 
     def finish(self) -> None:
+        files = self._opened_files.take_states("strict")
         with self._lock:
             if self._stopped:  # the pipeline was cancelled, so its end says nothing of the task's elements
                 return
+            self._add_files(files)
             self._log.finish()
             if self.order.leftovers is not None:
                 self._log.divide_leftovers(self.order.leftovers)

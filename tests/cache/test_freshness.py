@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import dsnb
+from dsnb.cache.opened_files import OpenedFiles, comparable_here, first_change
 from dsnb.cache.results.remembered_function import remembered
 from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import CacheWarning
@@ -254,6 +255,140 @@ def test_files_that_a_distributed_dataset_names_count(cells: Cells, tmp_path: Pa
         assert cells.texts.explain().hit
         changed_to_the_same_length(file)
         assert cells.texts(ds) == ["ONE", "two"]
+
+
+TRANSFERS = {"local": ("thread", None), "shared memory": ("process", None), "gRPC": ("process", "grpc")}
+OPENED = {
+    "interleaved": "dsnb.Dataset.from_tensor_slices([file]).interleave(dsnb.TextLineDataset)",
+    "in a map function": (
+        "dsnb.Dataset.from_tensor_slices([file]).map(lambda x: [str(y) for y in dsnb.TextLineDataset(str(x))][0])"
+    ),
+    "listed on the worker": (
+        "dsnb.Dataset.from_tensor_slices([file]).flat_map(lambda x: dsnb.Dataset.list_files(str(x)))"
+        ".flat_map(dsnb.TextLineDataset)"
+    ),
+    "recorded by the workers": (
+        "dsnb.Dataset.from_tensor_slices([file]).flat_map(dsnb.TextLineDataset).cache(folder / 'recording')"
+    ),
+}
+MODES = ["parallel_epochs", "distributed_epoch"]
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_files_that_workers_open_count(cells: Cells, tmp_path: Path, transfer: str) -> None:
+    file = lines(tmp_path / "data.txt", "one", "two")
+    isolation, protocol = TRANSFERS[transfer]
+    with dsnb.start(workers=1, isolation=isolation) as service:
+        names = dsnb.Dataset.from_tensor_slices([str(file)])
+        distribute = dsnb.distribute("parallel_epochs", service, data_transfer_protocol=protocol)
+        ds = names.interleave(dsnb.TextLineDataset).apply(distribute)
+        assert cells.texts(ds) == cells.texts(ds) == ["one", "two"]
+        assert cells.texts.explain().hit
+        changed_to_the_same_length(file)
+        assert cells.texts(ds) == ["ONE", "two"]
+        assert cells.texts.explain().reasons == (f"the file {file} has changed since it was read",)
+        assert cells.texts(ds) == ["ONE", "two"]
+        assert cells.texts.explain().hit
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the file .* has changed since it was read")  # of the workers' recording
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("pipeline", OPENED)
+def test_however_workers_come_to_open_them(cells: Cells, tmp_path: Path, pipeline: str, mode: str) -> None:
+    file = lines(tmp_path / "data.txt", "one", "two")
+    cells.run(f"file = {str(file)!r}\ndef ds():\n    return {OPENED[pipeline]}\n")
+    with dsnb.start(workers=1) as service:
+        ds = cells.ds().apply(dsnb.distribute(mode, service))
+        before = cells.texts(ds)
+        assert cells.texts(ds) == before
+        assert cells.texts.explain().hit
+        changed_to_the_same_length(file)
+        assert cells.texts(ds)[0] == "ONE"
+
+
+def test_a_rank_depends_on_the_files_that_workers_open(cells: Cells, tmp_path: Path) -> None:
+    file = lines(tmp_path / "data.txt", "one", "two")
+    cells.run("@remembered(cache=cache, ignore=['ds'])\ndef read(ds):\n    return [str(line) for line in ds]\n")
+
+    def rank(job: str) -> dsnb.Dataset:
+        names = dsnb.Dataset.from_tensor_slices([str(file)])
+        distribute = dsnb.distribute("parallel_epochs", service, job_name=job, consumer_index=0, num_consumers=1)
+        return names.interleave(dsnb.TextLineDataset).apply(distribute)
+
+    with dsnb.start(workers=1) as service:
+        assert cells.read(rank("a")) == cells.read(rank("b")) == ["one", "two"]
+        assert cells.read.explain().hit
+        changed_to_the_same_length(file)
+        assert cells.read(rank("c")) == ["ONE", "two"]
+
+
+def test_a_trainer_that_reads_from_the_cross_trainer_cache_depends_on_the_files_of_all(
+    cells: Cells, tmp_path: Path
+) -> None:
+    file = lines(tmp_path / "data.txt", "one", "two")
+
+    def trainer(name: str) -> dsnb.Dataset:
+        cache = dsnb.CrossTrainerCache(trainer_id=name, start="oldest")
+        return names.apply(dsnb.distribute("parallel_epochs", service, job_name="shared", cross_trainer_cache=cache))
+
+    with dsnb.start(workers=1) as service:
+        names = dsnb.Dataset.from_tensor_slices([str(file)]).interleave(dsnb.TextLineDataset).repeat()
+        with iter(trainer("first")) as first:
+            next(first)  # opened the file, and goes on reading
+            cells.run("@remembered(cache=cache, ignore=['ds'])\ndef one(ds):\n    return str(next(iter(ds)))\n")
+            assert cells.one(trainer("second")) == "one"
+            assert cells.one.explain(None).hit
+            changed_to_the_same_length(file)
+            assert cells.one.explain(None).reasons == (f"the file {file} has changed since it was read",)
+
+
+def test_files_of_a_host_whose_files_this_one_does_not_have_are_no_grounds_to_remember(
+    cells: Cells, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "there")  # the worker's: here it never is when somebody looks
+
+    def read_there(name: str) -> list[str]:
+        lines(Path(file), "one")
+        found = [str(line) for line in dsnb.TextLineDataset(name)]
+        Path(file).unlink()
+        return found
+
+    with dsnb.start(workers=1) as service:
+        ds = dsnb.Dataset.from_tensor_slices([file]).map(read_there).apply(dsnb.distribute("parallel_epochs", service))
+        with pytest.warns(
+            CacheWarning,
+            match=f"(?s)is not kept: the file {file} is not as a worker .*on a file system that this host shares",
+        ):
+            cells.texts(ds)
+
+
+def test_files_that_a_worker_reads_in_another_state_never_count_as_unchanged(tmp_path: Path) -> None:
+    there, here = lines(tmp_path / "there", "one"), lines(tmp_path / "here", "one")
+    noted = OpenedFiles()
+    noted.add(str(there), there.stat())
+    noted.add(str(here), here.stat())
+    states = noted.states("strict")
+    there.unlink()  # as on a host that does not have it
+    told = OpenedFiles()
+    told.add_from_worker(states)
+    other = f"the file {there} is not as a worker read it: it has changed, or the worker's host has another"
+    assert first_change(told.states("strict")) == other
+    assert [path for _, path, _ in comparable_here(told.states("change"))] == [str(here)]
+    lines(there, "one")  # as on a host with a copy of its own
+    assert first_change(told.states("strict")) == other
+    assert [path for _, path, _ in comparable_here(told.states("change"))] == [str(here), str(there)]
+
+
+def test_a_worker_notes_only_so_many_files() -> None:
+    noted = OpenedFiles(most=2)
+    for name in ("/a", "/b", "/a", "/c"):
+        noted.add(name, None)
+    noted.add_url("file:///d", None)
+    states = noted.take_states("strict")
+    assert [name for _, name, _ in states] == ["/a", "/b", ""]
+    assert first_change(states) == "a worker opened more than 20,000 files, too many to compare"
+    assert noted.take_states("strict") == ()
 
 
 def test_files_whose_contents_count_may_be_touched(cells: Cells, tmp_path: Path) -> None:

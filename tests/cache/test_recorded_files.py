@@ -152,6 +152,21 @@ def test_workers_look_at_the_files_of_a_recording(tmp_path: Path, mode: str) -> 
         assert read(service) == ["ONE", "three", "two"]
 
 
+@pytest.mark.parametrize("content", [False, True])
+def test_a_recording_of_what_workers_produce_is_made_anew_too(tmp_path: Path, *, content: bool) -> None:
+    passes = Passes(lines(tmp_path / "data.txt", "one", "two"), None)
+    names = dsnb.Dataset.from_tensor_slices([str(passes.file)])
+    with dsnb.start(workers=1) as service:
+        ds = names.interleave(dsnb.TextLineDataset).apply(dsnb.distribute("parallel_epochs", service))
+        recorded = ds.cache(tmp_path / "cache", content=content)
+        assert passes.read(dataset=recorded)[0] == ["one", "two"]
+        if content:
+            os.utime(passes.file, ns=(1, 1))
+        assert passes.read(dataset=recorded)[0] == ["one", "two"]
+        changed_to_the_same_length(passes.file)
+        assert passes.read("has changed since it was read", dataset=recorded)[0] == ["ONE", "two"]
+
+
 def test_a_recording_in_memory_keeps_what_its_first_pass_read(tmp_path: Path) -> None:
     passes = Passes(lines(tmp_path / "data.txt", "one", "two"), None)
     ds = passes.dataset()

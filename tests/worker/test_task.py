@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from dsnb.cache.opened_files import FileState, OpenedFiles, first_change
 from dsnb.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -21,6 +24,8 @@ from dsnb.errors import (
 )
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.file_datasets import TextLineDataset
+from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import LostReader, SplitsReply, SplitsRequest, TaskOrder, TaskPosition
 from dsnb.wire.schedule import consumer_name
 from dsnb.worker.retry_policy import RetryPolicy
@@ -33,6 +38,27 @@ from tests.support.waiting import wait_for
 from tests.worker.collecting import UNLIMITED, Collector, opening
 
 Make = Callable[..., Task]
+
+
+class Listening(Collector):
+    """Keeps also what it is told of files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: list[FileState] = []
+        self.told_before: list[int] = []
+        """For each piece, how many files were known before it."""
+
+    def deliver(self, piece: FrameSlice) -> None:
+        self.told_before.append(len(self.states))
+        super().deliver(piece)
+
+    def note_files(self, states: str) -> None:
+        self.states += [(how, path, state) for how, path, state in json.loads(states)]
+
+    @property
+    def told(self) -> list[str]:
+        return sorted(path for _, path, _ in self.states)
 
 
 @pytest.fixture
@@ -101,6 +127,39 @@ def test_a_reader_gets_what_its_credit_allows(make: Make) -> None:
     assert plain(sink.wait_for(30)) == list(range(30))
     reading.credit(UNLIMITED, 30, UNLIMITED)
     assert plain(sink.wait_for_end()) == list(range(100))
+
+
+def test_a_reader_that_asks_is_told_of_the_files_before_the_elements(make: Make, tmp_path: Path) -> None:
+    names = [str(tmp_path / str(number)) for number in range(5)]
+    for name in names:
+        Path(name).write_text("line\n")
+    opened = OpenedFiles()
+    lines = Dataset.from_tensor_slices(names).flat_map(TextLineDataset)
+    stage = replace(context(low_latency=True), opened_files=opened)
+    task = make(lambda room: lines.operation.build(replace(stage, allocate=room)), opened_files=opened, cached=True)
+    for trainer in ("first", "second"):  # the second one reads what is there already
+        sink = Listening()
+        task.open(opening(client=trainer, trainer=trainer, granted=UNLIMITED, want_files=True), sink)
+        assert len(sink.wait_for_end()) == 5
+        assert sink.told == sorted(names)
+        assert all(told >= piece.index + piece.count for told, piece in zip(sink.told_before, sink.pieces, strict=True))
+    deaf = Listening()
+    task.open(opening(client="deaf", trainer="third", granted=UNLIMITED), deaf)
+    deaf.wait_for_end()
+    assert deaf.told == []
+
+
+def test_a_task_keeps_only_so_many_files(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsnb.worker.task.MOST_ON_WORKER", 3)
+    monkeypatch.setattr("dsnb.worker.task._FILES_PER_MESSAGE", 2)
+    opened, sink = OpenedFiles(), Listening()
+    task = make(numbers(5).map(lambda n: opened.add(f"/nowhere/{min(n, 3)}", None) or n), opened_files=opened)
+    task.open(opening(granted=UNLIMITED, want_files=True), sink)
+    assert plain(sink.wait_for_end()) == list(range(5))
+    assert sink.told == ["", "/nowhere/0", "/nowhere/1", "/nowhere/2"]
+    told = OpenedFiles()
+    told.add_from_worker(sink.states)
+    assert "files, too many to compare" in first_change(told.states("strict"))
 
 
 def test_a_peek_waits_for_an_element_if_readers_have_consumed_all(make: Make) -> None:

@@ -300,7 +300,11 @@ class Remembered(Generic[P, R]):
         codes = self._key_maker.codes(args, kwargs)
         self._check_unchanged(key, self._key_maker.key(args, kwargs), codes)
         if change := first_change(result.files):
-            raise FailedPreconditionError(change, hint="let nothing write to the files while the function reads them")
+            raise FailedPreconditionError(
+                change,
+                hint="let nothing write to the files while the function reads them; what workers on other hosts read "
+                "must be on a file system that this host shares",
+            )
         name = _entry_key(key)
         try:
             stored = _StoredResult(serializers.split_into_parts(result.value, pickles=self._pickles), result)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from dsnb.cache.opened_files import FileComparison, FileState, OpenedFiles, file_states
+from dsnb.cache.opened_files import FileComparison, FileState, OpenedFiles, comparable_here, file_states
 from dsnb.cache.recordings.backends import PipelineRecordings, warn
 from dsnb.cache.recordings.frames import Run, frames_from_run, rows
 from dsnb.cache.recordings.locations import check_location, recordings_at
@@ -270,7 +270,8 @@ class CacheStage(Stage):
             lambda: RecordingReader(operation.recordings(), plan, copied_later=context.copied_later),
             lambda late: late.close(),
         )
-        if self._opened_files is not None:
+        if self._opened_files is not None and not context.low_latency:
+            # On a worker, they need not be compared (by content, perhaps): its clients compare the pipeline's files.
             self._opened_files.add_states(operation.named_files)
 
     @property
@@ -406,7 +407,7 @@ class FrameSource:
 
     def take_files(self) -> tuple[FileState, ...]:
         """Return the files that were opened since the last call."""
-        return self._opened.take_new_states(self._compared_by)
+        return comparable_here(self._opened.take_new_states(self._compared_by))
 
     def skip(self, count: int) -> int:
         """Drop elements and return how many there were."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -90,6 +90,8 @@ class SplitCacheStage(Stage):
         ) and _has_one_element_per_split(operation)
         self._pipeline: FrameSource | None = None
         self._pending_ranges: list[tuple[int, int, Any]] = []
+        self._unrecorded_files: list[FileState] = []
+        """The files that were opened since the last commit."""
         self._ready: Iterator[Run] = iter(())
         self._rest: Run = []
         self._want = 1
@@ -120,7 +122,24 @@ class SplitCacheStage(Stage):
             if not len(self._rest) and not self._next_splits():
                 return []
         run, self._rest = self._rest[:want], self._rest[want:]
+        self._note_files()
         return run
+
+    def _note_files(self) -> None:
+        """Note the files that the input has opened, for whoever reads the elements and for the recording."""
+        if self._pipeline is not None:
+            files = self._pipeline.take_files()
+            self._unrecorded_files += files
+            self._report_files(files)
+
+    def _report_files(self, files: Sequence[FileState]) -> None:
+        if self._context.opened_files is not None:
+            self._context.opened_files.add_states(files)
+
+    def _take_unrecorded_files(self) -> tuple[FileState, ...]:
+        self._note_files()
+        taken, self._unrecorded_files = tuple(self._unrecorded_files), []
+        return taken
 
     def _next_splits(self) -> bool:
         """Begin with the next splits; False if there are none."""
@@ -147,6 +166,7 @@ class SplitCacheStage(Stage):
         except StoreFailed as refusal:
             self._recording.stop_reading(refusal.error)
         else:
+            self._report_files(piece.files)
             return (
                 elements_for_reader(frame, low, high, copied_later=self._may_share_memory) for frame, low, high in found
             )
@@ -164,7 +184,7 @@ class SplitCacheStage(Stage):
             first,
             self._chunk_bytes,
             one_element_per_split=self._one_element_per_split,
-            take_files=self._pipeline.take_files,
+            take_files=self._take_unrecorded_files,
         )
         self._ready = _ProducedRuns(
             self._pipeline, recorder, lambda: self._want, self._close_pipeline, copied_later=self._may_share_memory

@@ -218,7 +218,9 @@ class _SharedMemoryReadHandle(ReadHandle):
 
     def _handle_message(self, header: MessageHeader, text: bytes) -> bool:
         """Handle a message that is not a frame slice; returns False if it was the last one."""
-        if header.kind == MessageKind.END:
+        if header.kind == MessageKind.FILES:
+            self._sink.note_files(text.decode())
+        elif header.kind == MessageKind.END:
             self._sink.end()
         elif header.kind == MessageKind.RECALLED:
             self._sink.recalled(header.a)

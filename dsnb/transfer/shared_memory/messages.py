@@ -56,6 +56,7 @@ class MessageKind(enum.IntEnum):
     BYE = 13  # answers LEAVE
     PROGRESS = 14  # a: complete_rounds, b: oldest_round
     PROOF = 15  # from the worker, first; text: its proof
+    FILES = 16  # text: files that the task opened, as in ReadReply
 
 
 class MessageHeader(NamedTuple):

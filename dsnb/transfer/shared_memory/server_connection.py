@@ -120,6 +120,9 @@ class ServerConnection(Sink):
             )
         ]
 
+    def note_files(self, states: str) -> None:
+        self.send([pack_message(MessageKind.FILES, text=states.encode())])
+
     def end(self) -> None:
         self.send([pack_message(MessageKind.END)])
 

@@ -53,7 +53,7 @@ class FrameHeader(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., structure: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class ReadReply(_message.Message):
-    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw_bytes", "blocks", "checksum", "progress", "complete_rounds", "oldest_round", "data", "joined")
+    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw_bytes", "blocks", "checksum", "progress", "complete_rounds", "oldest_round", "files", "data", "joined")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class ReadReply(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     OLDEST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     header: FrameHeader
@@ -82,9 +83,10 @@ class ReadReply(_message.Message):
     progress: bool
     complete_rounds: int
     oldest_round: int
+    files: str
     data: bytes
     joined: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw_bytes: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., complete_rounds: _Optional[int] = ..., oldest_round: _Optional[int] = ..., data: _Optional[bytes] = ..., joined: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw_bytes: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., complete_rounds: _Optional[int] = ..., oldest_round: _Optional[int] = ..., files: _Optional[str] = ..., data: _Optional[bytes] = ..., joined: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class CachePolicy(_message.Message):
     __slots__ = ("on_lag", "start", "timeout_s", "start_together")
@@ -99,7 +101,7 @@ class CachePolicy(_message.Message):
     def __init__(self, on_lag: _Optional[str] = ..., start: _Optional[str] = ..., timeout_s: _Optional[float] = ..., start_together: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "cache_policy", "instance", "compression", "codecs", "checksum", "why", "consumed_before", "consumed_before_count", "previous_client_id", "incarnation", "opening", "host_id", "dequeued")
+    __slots__ = ("task_id", "client_id", "trainer_id", "received", "granted", "consumed", "max_bytes", "recall", "leave", "cache_policy", "instance", "compression", "codecs", "checksum", "why", "consumed_before", "consumed_before_count", "previous_client_id", "incarnation", "opening", "host_id", "want_files", "dequeued")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +123,7 @@ class ReadRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     OPENING_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    WANT_FILES_FIELD_NUMBER: _ClassVar[int]
     DEQUEUED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     client_id: str
@@ -143,5 +146,6 @@ class ReadRequest(_message.Message):
     incarnation: int
     opening: int
     host_id: str
+    want_files: bool
     dequeued: int
-    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., cache_policy: _Optional[_Union[CachePolicy, _Mapping]] = ..., instance: _Optional[str] = ..., compression: _Optional[str] = ..., codecs: _Optional[_Iterable[str]] = ..., checksum: bool = ..., why: _Optional[str] = ..., consumed_before: _Optional[_Iterable[int]] = ..., consumed_before_count: _Optional[int] = ..., previous_client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., opening: _Optional[int] = ..., host_id: _Optional[str] = ..., dequeued: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., client_id: _Optional[str] = ..., trainer_id: _Optional[str] = ..., received: _Optional[int] = ..., granted: _Optional[int] = ..., consumed: _Optional[int] = ..., max_bytes: _Optional[int] = ..., recall: bool = ..., leave: bool = ..., cache_policy: _Optional[_Union[CachePolicy, _Mapping]] = ..., instance: _Optional[str] = ..., compression: _Optional[str] = ..., codecs: _Optional[_Iterable[str]] = ..., checksum: bool = ..., why: _Optional[str] = ..., consumed_before: _Optional[_Iterable[int]] = ..., consumed_before_count: _Optional[int] = ..., previous_client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., opening: _Optional[int] = ..., host_id: _Optional[str] = ..., want_files: bool = ..., dequeued: _Optional[int] = ...) -> None: ...
