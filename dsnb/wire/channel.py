@@ -28,7 +28,7 @@ from dsnb.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from dsnb.system_limits import nearly_out_of_files, open_files_text
+from dsnb.system_limits import nearly_out_of_files, open_files_text, start_thread
 from dsnb.wire import discovery, forks
 from dsnb.wire.addresses import host_of, is_loopback, target_address
 from dsnb.wire.certificates import TLS_NAME, channel_credentials
@@ -53,8 +53,8 @@ _ANNOUNCE_AFTER_S = 1.0
 """Seconds without an answer before a line on stderr says so: a wrong address must not look like a slow start."""
 _TOKEN_GRACE_S = 2.0
 """Seconds for which a looked-up token may be missing or wrong: a dispatcher listens before it writes its file."""
-_TRANSFER_TIMEOUT_S = 600.0
-"""Seconds that a transfer in pieces may take in all."""
+_TRANSFER_STALL_S = 60.0
+"""Seconds for which a transfer in pieces may stand still: a cell may hold the server's GIL for half a minute."""
 _REFUSAL_TIMEOUT_S = 1.0
 """Seconds to wait for the reason when a call starts without the server's proof."""
 
@@ -217,7 +217,7 @@ class Channel:
                     raise
                 if passing and stated.hint:  # more specific than `_unreachable_error`
                     server_error = stated
-                timed_out = isinstance(stated, DeadlineExceededError)
+                timed_out = isinstance(stated, DeadlineExceededError) and not stated.hint  # else it is final
                 if time.monotonic() - deadline > _STALL_S and (passing or timed_out):
                     # The deadline is noticed too late: this process was stalled, perhaps with the server in it. The
                     # stall must not count as the server's time, so the deadline moves by the time that was left.
@@ -253,11 +253,47 @@ class Channel:
         return _decode_reply(method, proof.signer(to_server=False).check(reply))
 
     def _attempt_stream(self, method: Method[Any, Reply], requests: Any, left: float) -> tuple[Reply, ...]:
-        call = self.stream(method, requests, _TRANSFER_TIMEOUT_S, wait=left)
-        try:
-            return tuple(call)
-        finally:
+        return tuple(self.transfer(method, requests, left))
+
+    def transfer(
+        self, method: Method[Request, Reply], requests: Any, wait: float = 2 * _HELLO_TIMEOUT_S
+    ) -> Generator[Reply, None, None]:
+        """Make a call that moves data in pieces; closing the generator cancels the call. Arguments as in `stream`.
+
+        Raises:
+            UnavailableError: the server cannot be reached; the call is not retried.
+            DeadlineExceededError: nothing has moved for `_TRANSFER_STALL_S`.
+        """
+        moved_at, over = time.monotonic(), threading.Event()
+
+        def moving(messages: Iterable[Any]) -> Iterator[Any]:
+            nonlocal moved_at
+            for message in messages:
+                moved_at = time.monotonic()
+                yield message
+
+        def watch() -> None:
+            while time.monotonic() - moved_at < _TRANSFER_STALL_S:
+                if over.wait(_TRANSFER_STALL_S / 60):
+                    return
+            over.set()
             call.cancel()
+
+        sent = moving(requests) if method.kind.startswith("stream") else requests
+        call = self.stream(method, sent, wait=wait)
+        watching = threading.Thread(target=watch, name="dsnb-transfer", daemon=True)
+        try:
+            start_thread(watching)
+            yield from moving(call)
+        except CancelledError:
+            if not over.is_set():
+                raise
+            raise self._stalled_error() from None
+        finally:
+            over.set()
+            call.cancel()
+            if watching.is_alive():  # otherwise the system started no more threads
+                watching.join()
 
     def stub(self, kind: str, path: str) -> Any:
         """What calls one method of the server, without authentication; `kind` is one of gRPC's four kinds."""
@@ -407,6 +443,13 @@ class Channel:
             f"what answers at {self.address} does not prove that it is the server that is meant{says}",
             did="its answer was dropped",
             hint="the server has ended and another program has its port, or it was started again with another token",
+        )
+
+    def _stalled_error(self) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"the server at {self.address} takes and sends nothing",
+            did=f"the transfer was given up after {_TRANSFER_STALL_S:g} seconds",
+            hint="does a cell block its interpreter, or is its process suspended? Try again when it answers",
         )
 
     def _unreachable_error(self, timeout: float) -> UnavailableError:

@@ -147,5 +147,5 @@ def fetch(channel: Channel, digest: str) -> Any:
     in_place = local.find_blobs(channel.address)
     if in_place is not None:
         return memoryview(in_place(digest)).toreadonly()
-    _, data = blobs.join_pieces(channel.replies(GET_BLOB, BlobRequest(digest=digest)))
+    _, data = blobs.join_pieces(channel.transfer(GET_BLOB, BlobRequest(digest=digest)))
     return memoryview(data).toreadonly()  # read-only, so its rows can be passed on without a copy

@@ -203,6 +203,29 @@ def test_an_upload_sends_a_stream_and_gets_one_reply() -> None:
     assert got == [b"\0", b"\1", b"\2"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("proves", [True, False])
+def test_a_transfer_to_a_server_that_hangs_is_given_up(proves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection stands: it may have taken the call before it hung, or not."""
+    monkeypatch.setattr("dsnb.wire.channel._TRANSFER_STALL_S", 1.5)
+    over = threading.Event()
+
+    def hang(pieces: Any, context: grpc.ServicerContext) -> Empty:
+        over.wait(60)
+        return Empty()
+
+    with connected({PUT_BLOB: hang, FORGET: lambda request, context: Empty()}) as channel:
+        try:
+            channel.call(FORGET, ForgetRequest(), timeout=30)  # its identity is known from now on
+            if not proves:
+                monkeypatch.setattr("dsnb.wire.server._Call.unary", lambda _call, _request, _context: over.wait(60))
+            with pytest.raises(DeadlineExceededError, match=r"takes and sends nothing") as error:
+                channel.upload(PUT_BLOB, lambda: iter([BlobPiece(data=b"x")]), timeout=0.3)
+            assert "after 1.5 seconds" in error.value.did
+        finally:
+            over.set()
+
+
 def test_dropping_replies_ends_them_at_the_server() -> None:
     ended = threading.Event()
 

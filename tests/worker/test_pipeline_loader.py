@@ -101,8 +101,8 @@ class Damaging:
         known, *pieces = self._channel.fetch(method, request, **more)
         return [known, *(replace(piece, definition=flipped(piece.definition)) for piece in pieces)]
 
-    def replies(self, method: Any, request: Any) -> Iterator[Any]:
-        return (replace(piece, data=flipped(piece.data)) for piece in self._channel.replies(method, request))
+    def transfer(self, method: Any, request: Any) -> Iterator[Any]:
+        return (replace(piece, data=flipped(piece.data)) for piece in self._channel.transfer(method, request))
 
 
 def flipped(data: bytes) -> bytes:
