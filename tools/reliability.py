@@ -58,8 +58,8 @@ reported number of missing elements is exact.
 
 ### What is not simulated
 
-Coordinated reads, endless data, power failures, and the transfers (gRPC, shared memory). The tests that [when
-something dies](failures.md#the-tests) lists kill, suspend and disconnect real processes.
+Coordinated reads, endless data, power failures, processes that hang for good, and the transfers (gRPC, shared memory).
+The tests that [when something dies](failures.md#the-tests) lists kill, suspend and disconnect real processes.
 """
 
 _MUTATIONS = """## Whether the simulator notices mistakes

@@ -129,6 +129,17 @@ def no_worker(address: str, seconds: float, kind: str, last_loss: str) -> Deadli
     )
 
 
+def service_hangs(address: str, seconds: float) -> UnavailableError:
+    """The error of a reader that got nothing for too long, because whoever is connected does not answer."""
+    return UnavailableError(
+        f"nothing has come from the service at {address} for {seconds:.0f} seconds, and neither its dispatcher nor a "
+        "worker answers",
+        did="the read continues where it was if you call `next` again",
+        hint="does a cell block its interpreter, or is its process suspended? If it hangs for good, end it and start "
+        "it again",
+    )
+
+
 def no_answer(address: str, seconds: float) -> UnavailableError:
     """The error of a reader that could reach neither dispatcher nor workers for too long."""
     return UnavailableError(

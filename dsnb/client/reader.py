@@ -41,6 +41,7 @@ from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire import discovery
 from dsnb.wire.channel import ChannelCache, open_channel
 from dsnb.wire.client_origin import ClientOrigin
+from dsnb.wire.control_stream import HANG_TIMEOUT_S
 from dsnb.wire.messages import (
     ClientReport,
     ClientUpdate,
@@ -59,8 +60,11 @@ _ACK_DELAY_S = 0.02
 """How long a reader with an empty buffer waits before it acknowledges the last elements it consumed. An acknowledgement
 wakes a thread of the worker, which would slow down a pipeline that is about to produce its next element."""
 
-_CHECK_DROPPED_TIMEOUT_S = 2.0
-"""Time-out of the call that asks the dispatcher whether it has dropped this reader."""
+_QUESTION_TIMEOUT_S = 2.0
+"""Time-out of the calls that ask the dispatcher whether it has dropped this reader, or answers at all."""
+
+_QUESTION_INTERVAL_S = 10.0
+"""How often a reader that gets nothing asks whether anybody answers."""
 
 
 class ReadStage(JobReader):
@@ -139,7 +143,9 @@ class ReadStage(JobReader):
         self._began = self._clock()
         self._active_ns = 0
         self._waits = Stopwatch(self._clock)
-        self._reachable_at = time.monotonic()
+        self._reachable_at = self._asked_at = time.monotonic()
+        self._unanswered_s = 0.0
+        """For how long nobody has answered in the present wait."""
         self._confirm_at = 0.0
         self._unconfirmed_since: float | None = None
         self._control = self._open_control_stream(joined)
@@ -370,14 +376,18 @@ class ReadStage(JobReader):
 
     def _dropped_by_dispatcher(self) -> bool:
         """Ask whether the dispatcher has dropped this reader. False if the dispatcher cannot be reached."""
+        dropped = isinstance(self._ask_dispatcher(self._client_id), NotFoundError)
+        if not dropped:
+            self._control.renew()
+        return dropped
+
+    def _ask_dispatcher(self, client_id: str) -> DsnbError | None:
+        """Ask the dispatcher for the position of a client; returns the error, if that is what it gets."""
         try:
-            self._channel.call(POSITION, PositionRequest(client_id=self._client_id), timeout=_CHECK_DROPPED_TIMEOUT_S)
-        except NotFoundError:
-            return True
-        except DsnbError:
-            pass
-        self._control.renew()
-        return False
+            self._channel.call(POSITION, PositionRequest(client_id=client_id), timeout=_QUESTION_TIMEOUT_S)
+        except DsnbError as error:
+            return error
+        return None
 
     def _restart_as_new_client(self, joined: JoinReply, holdings: tuple[TaskHolding, ...]) -> None:
         """Replace the client id, tasks and control stream; continue the same iteration as a new client."""
@@ -508,6 +518,7 @@ class ReadStage(JobReader):
         """
         starved = False
         found = None
+        self._asked_at, self._unanswered_s = time.monotonic(), 0.0
         try:
             while found is None:
                 INTERRUPTS.raise_pending()
@@ -649,11 +660,13 @@ class ReadStage(JobReader):
 
         Raises:
             DeadlineExceededError: the service has no worker.
-            UnavailableError: neither dispatcher nor workers can be reached, or the service is known to have ended.
+            UnavailableError: neither dispatcher nor workers can be reached, or answer; or the service is known to have
+                ended.
         """
         broken_since = self._control.broken_since
         if self._tasks.any_worker and (broken_since is None or self._tasks.any_open):
             self._reachable_at = now
+            self._check_answers(now)
             return
         ended = (
             discovery.stop_reason(self._service_connection)
@@ -669,6 +682,26 @@ class ReadStage(JobReader):
             missing, last_loss = self._tasks.missing_workers, self._tasks.last_loss
             raise notices.no_worker(self._channel.address, UNREACHABLE_TIMEOUT_S, missing, last_loss)
         raise notices.no_answer(self._channel.address, UNREACHABLE_TIMEOUT_S)
+
+    def _check_answers(self, now: float) -> None:
+        """Ask now and then whether anybody answers: a process that hangs or is suspended may keep its connections.
+
+        As long as the dispatcher answers, it notices workers that do not.
+
+        Raises:
+            UnavailableError: neither the dispatcher nor a worker has answered for `HANG_TIMEOUT_S`.
+        """
+        if self._tasks.all_ended or now - self._asked_at < _QUESTION_INTERVAL_S:  # at the end, `_confirm_end` asks
+            return
+        since_s = min(now - self._asked_at, 2 * _QUESTION_INTERVAL_S)  # the rest is a standstill of this process
+        answered = self._dispatcher_answers() or self._tasks.worker_answers()
+        self._asked_at, self._unanswered_s = now, 0.0 if answered else self._unanswered_s + since_s
+        if self._unanswered_s >= HANG_TIMEOUT_S:
+            raise notices.service_hangs(self._channel.address, self._unanswered_s)
+
+    def _dispatcher_answers(self) -> bool:
+        """Whether the dispatcher is connected and answers a question: about no client, which costs it little."""
+        return self._control.broken_since is None and not isinstance(self._ask_dispatcher(""), UnavailableError)
 
     def debug_state(self) -> dict[str, Any]:
         """What the read does at present, as plain data."""

@@ -6,6 +6,7 @@ A task whose connection breaks is reopened and continues after the elements that
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -21,6 +22,7 @@ from dsnb.errors import (
     DataLossError,
     DataLossWarning,
     DeadlineExceededError,
+    DsnbError,
     NotFoundError,
     ResourceExhaustedError,
     UnavailableError,
@@ -31,8 +33,9 @@ from dsnb.transfer import local
 from dsnb.transfer.protocol import FIRST_GRANT, ReadHandle
 from dsnb.transfer.selection import choose_transfer, transfer_protocol, transfer_unavailable
 from dsnb.transfer.shared_memory.messages import SharedMemoryRefused
-from dsnb.wire.channel import ChannelKey
-from dsnb.wire.messages import ClientUpdate, EndedTask, Loss, ReadRequest, TaskHolding, TaskInfo
+from dsnb.wire.channel import ChannelKey, open_channel
+from dsnb.wire.messages import ClientUpdate, Empty, EndedTask, Loss, ReadRequest, TaskHolding, TaskInfo
+from dsnb.wire.methods import PING
 
 BUFFER_BYTES = 16 << 20
 """Limit of bytes in flight or unconsumed, over all tasks of one reader."""
@@ -44,6 +47,8 @@ elements occupy slabs, and the fewer slabs are in use, the more of them stay in 
 ATTEMPTS = 30
 """Connection attempts to a worker that the dispatcher lists and that this reader never reached: about half a minute.
 Then the dispatcher says whether the worker runs; if it is dead, another one gets its tasks."""
+
+_PING_TIMEOUT_S = 2.0
 
 _MAX_SHARED_MEMORY_ATTEMPTS = 7
 """Attempts to open shared memory that was requested and is not there: about 3 s, enough for the dispatcher to notice
@@ -126,6 +131,21 @@ class TaskTable:
         """
         reads, ended = list(self._task_reads.values()), self.all_ended
         return any(hold.is_open and hold.account.ended == ended for hold in reads)
+
+    def worker_answers(self) -> bool:
+        """Ask one of the workers that serve this reader; returns whether it answers."""
+        serving = [hold.info for hold in self._task_reads.values() if hold.is_open]
+        if not serving:
+            return False
+        asked = random.choice(serving)
+        channel = open_channel(asked.address, self._token, asked.worker_uid)
+        try:
+            channel.call(PING, Empty(), timeout=_PING_TIMEOUT_S)
+        except DsnbError:
+            return False
+        finally:
+            channel.close()
+        return True
 
     @property
     def all_ended(self) -> bool:

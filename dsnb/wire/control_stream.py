@@ -32,6 +32,10 @@ _CLOSE_S = 5.0
 Only a server that is suspended, or that the network no longer reaches, makes the caller wait so long."""
 _FINAL_REPORT = -1
 
+HANG_TIMEOUT_S = 120.0
+"""How long a server may leave calls unanswered although its control stream stands, before this is an error. It may be
+suspended, or a notebook cell may hold its GIL for a minute; a process that hangs for good may keep its connections."""
+
 
 class ControlStream(Generic[Up, Down]):
     """The caller's end of a control stream, with a thread that receives the messages.

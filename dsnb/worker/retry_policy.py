@@ -16,7 +16,15 @@ from typing import TypeVar
 
 import msgspec
 
-from dsnb.errors import CancelledError, DeadlineExceededError, NotFoundError, UnavailableError, mark_out_of_band
+from dsnb.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    DsnbError,
+    NotFoundError,
+    UnavailableError,
+    mark_out_of_band,
+)
+from dsnb.wire.control_stream import HANG_TIMEOUT_S
 
 T = TypeVar("T")
 
@@ -33,9 +41,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long the connection may be broken before the readers get an error, and between two errors.
         on_overdue: Called with that error.
         given_up: Returns whether the answer is no longer needed.
-        connected: Returns whether the control stream is connected. The answer is then only late, and the deadline does
-            not run: a notebook cell may hold the GIL of the dispatcher's process for a minute. If the dispatcher is
-            gone or stopped for good, the connection breaks.
+        connected: Returns whether the control stream is connected. The answer is then probably only late, and the
+            deadline does not run, but for `HANG_TIMEOUT_S` at most.
 
     Example:
         >>> retry = RetryPolicy(
@@ -56,32 +63,37 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Make the call, repeatedly if necessary, and return its answer.
 
         Args:
-            call: The call; raises UnavailableError if the dispatcher does not answer.
+            call: The call; raises UnavailableError or DeadlineExceededError if the dispatcher does not answer.
 
         Raises:
             CancelledError: the task was stopped, or the dispatcher does not know it.
         """
-        deadline = time.monotonic() + self.seconds
+        began = tried_at = time.monotonic()
+        deadline, late_s = began + self.seconds, 0.0
         while True:
             try:
                 return call()
             except NotFoundError as error:
                 raise mark_out_of_band(CancelledError(error.what)) from error
-            except UnavailableError as error:
+            except (UnavailableError, DeadlineExceededError) as error:
                 if self.given_up():
                     raise mark_out_of_band(CancelledError("the task was stopped")) from error
-                if self.connected():
-                    deadline = time.monotonic() + self.seconds
-                if time.monotonic() > deadline:
-                    self.on_overdue(self._overdue(error))
-                    deadline = time.monotonic() + self.seconds
+                now = time.monotonic()
+                if self.connected() and late_s < HANG_TIMEOUT_S:
+                    deadline, late_s = now + self.seconds, late_s + now - tried_at
+                tried_at = now
+                if now > deadline:
+                    self.on_overdue(_overdue(error, now - began))
+                    deadline = now + self.seconds
                 time.sleep(_PAUSE_S)
 
-    def _overdue(self, error: UnavailableError) -> Exception:
-        return mark_out_of_band(
-            DeadlineExceededError(
-                f"{error.what} for {self.seconds:g} seconds",
-                did="the worker asks again, and this read continues where it was if you call `next` again",
-                hint="start the dispatcher again where it was (its work_dir and port), or stop reading",
-            )
+
+def _overdue(error: DsnbError, seconds: float) -> Exception:
+    return mark_out_of_band(
+        DeadlineExceededError(
+            f"{error.what} for {seconds:.3g} seconds",
+            did="the worker asks again, and this read continues where it was if you call `next` again",
+            hint="does a cell block its interpreter? If it has ended, start it again where it was (its work_dir and "
+            "port)",
         )
+    )

@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from dsnb.pipeline.engine.stage import as_list
 from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink
 from dsnb.wire.channel import Channel
 from dsnb.wire.messages import ReadRequest
-from dsnb.wire.methods import FOLLOW
+from dsnb.wire.methods import FOLLOW, PING
 from tests.support.cluster import Cluster
 from tests.support.reading import Gate
 from tests.support.transfers import no_route
@@ -367,6 +367,105 @@ def test_attempts_to_connect_are_no_sign_of_life(transfer: str, monkeypatch: pyt
         with pytest.raises(UnavailableError, match="has not answered for 3 seconds"):
             pull(stage, 10**6)
         assert time.monotonic() - began < 20.0
+        stage.close()
+
+
+@contextmanager
+def hanging(cluster: Cluster) -> Iterator[None]:
+    """The dispatcher answers nothing, and its connections stand, as if it waited for a lock for ever."""
+    over, hangs = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with cluster.dispatcher._dispatcher.locked():  # noqa: SLF001 - as a status does
+            hangs.set()
+            over.wait(120.0)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    hangs.wait()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def asks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that gets nothing asks after half a second whether anybody answers, and believes it after a second."""
+    monkeypatch.setattr("dsnb.client.reader.HANG_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("dsnb.client.reader._QUESTION_INTERVAL_S", 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("asks_often")
+@pytest.mark.parametrize("transfer", ["grpc", "shared_memory"])
+def test_a_service_that_hangs_with_its_workers_is_told(
+    cluster: Cluster, transfer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All connections stand. A worker that answers is only slow."""
+    gate, asked, call = Gate(tmp_path), 0, Channel.call
+
+    def held(x: int) -> int:
+        if x:
+            gate.wait(120.0)
+        return x
+
+    def count_or_refuse(channel: Channel, method: Any, *args: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += method is PING
+        if method is PING and asked > 2:
+            raise UnavailableError("no answer")
+        return call(channel, method, *args, **options)
+
+    monkeypatch.setattr(Channel, "call", count_or_refuse)
+    stage = stage_of(cluster, dsnb.Dataset.range(5).map(held), protocol=transfer)
+    got = pull(stage, 1)
+    wait_for(lambda: stage.debug_state()["connected"], what="the reader to hear news")
+    with hanging(cluster), pytest.raises(UnavailableError, match=r"neither its dispatcher nor a worker answers"):
+        stage.pull(1)
+    assert asked > 2, "it went on for as long as the worker answered"
+    gate.open()
+    assert got + rest(stage) == list(range(5))
+    stage.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("asks_often")
+def test_a_worker_that_is_gone_is_not_waited_for_behind_a_dispatcher_that_hangs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the dispatcher can give its part to another one; the read goes on once it does."""
+    with monkeypatch.context() as patch:
+        no_route(patch)
+        stage = stage_of(cluster, dsnb.Dataset.range(5))
+        wait_for(lambda: stage.debug_state()["connected"], what="the reader to hear news")
+        told = r"nothing has come .* for \d+ seconds, and neither"
+        with hanging(cluster), pytest.raises(UnavailableError, match=told) as caught:
+            stage.pull(1)
+    assert "call `next` again" in caught.value.did
+    assert rest(stage) == list(range(5))
+    stage.close()
+
+
+@pytest.mark.slow
+def test_splits_are_not_waited_for_from_a_dispatcher_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers run and stay connected; the read goes on once they get splits."""
+    monkeypatch.setattr("dsnb.worker.retry_policy.HANG_TIMEOUT_S", 1.0)
+    with Cluster(workers=1, worker={"dispatcher_timeout_ms": 500}) as cluster:
+        stage = stage_of(cluster, dsnb.Dataset.range(10**9), mode=ShardingPolicy.DYNAMIC)
+        got = pull(stage, 1)
+        wait_for(lambda: stage.debug_state()["connected"], what="the reader to hear news")
+
+        def read_on() -> None:
+            while True:
+                got.extend(pull(stage, 1))
+
+        with hanging(cluster), pytest.raises(DeadlineExceededError, match=r"no server answers at .* seconds") as caught:
+            read_on()
+        assert "call `next` again" in caught.value.did
+        got += pull(stage, 1000)
+        assert got == list(range(len(got)))
         stage.close()
 
 
