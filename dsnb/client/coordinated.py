@@ -622,6 +622,7 @@ class CoordinatedStage(JobReader):
             convert_ns=self.convert_ns,
             active_ns=self._clock() - self._began,
             lost=self._tasks.lost + missed,
+            lost_parts=self._tasks.lost_parts,
             seq=seq,
             leaving=leaving,
             losses_received=self._losses_received,

@@ -32,7 +32,7 @@ from dsnb.pipeline.modes import ShardingSupport, check_mode
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, Operation, walk
 from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
-from dsnb.pipeline.sharding import sharding_support
+from dsnb.pipeline.sharding import made_deterministic, sharding_support
 from dsnb.pipeline.splits import shares_exactly, split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
 from dsnb.wire.blobs import blob_pieces, split_bytes
@@ -328,6 +328,7 @@ def _register(
         no_file_sharding_reason=offer.no_files_reason,
         has_shard_hint=offer.has_shard_hint,
         inexact_reason=inexact_reason(operation, sources_have_positions=False),
+        inexact_shard_reason=inexact_reason(made_deterministic(operation), sources_have_positions=False),
         libraries=graph.fingerprint.libraries,
     )
     request = RegisterRequest(dataset_id=dataset_id or "", nbytes=len(graph.definition), info=info)

@@ -392,7 +392,7 @@ class ReadStage(JobReader):
     def _restart_as_new_client(self, joined: JoinReply, holdings: tuple[TaskHolding, ...]) -> None:
         """Replace the client id, tasks and control stream; continue the same iteration as a new client."""
         self._rejoined = True
-        lost, before = self._tasks.lost, self._client_id
+        lost, lost_parts, before = self._tasks.lost, self._tasks.lost_parts, self._client_id
         self._joined, self._client_id, self._instance = joined, joined.client_id, joined.instance
         # The dispatcher sends the new client all losses from this count on.
         self._losses_received, self._halted_tasks = min(self._losses_received, joined.loss_count), ()
@@ -400,7 +400,7 @@ class ReadStage(JobReader):
         self._slice_elements, self._slice_offset, self._task_read, self._undecoded = (), 0, None, None
         limits = options_for_resuming(self._options, None)
         self._tasks = self._task_table(joined, limits, holdings, before)
-        self._tasks.lost = lost
+        self._tasks.lost, self._tasks.lost_parts = lost, lost_parts
         self._consumption.reset(self._tasks)
         self._control = self._open_control_stream(joined)
         self._ended = joined.finished
@@ -739,6 +739,7 @@ class ReadStage(JobReader):
             convert_ns=self.convert_ns,
             active_ns=self._active_ns or self._clock() - self._began,
             lost=self._tasks.lost,
+            lost_parts=self._tasks.lost_parts,
             seq=seq,
             leaving=leaving,
             losses_received=self._losses_received,

@@ -96,7 +96,7 @@ class TaskTable:
         """Those that it reads nevertheless, because nothing else is left."""
         self._previous_holdings = {holding.task_id: holding for holding in previous_holdings}
         self._previous_client_id = previous_client_id
-        self.lost = 0
+        self.lost = self.lost_parts = 0
         self.last_loss = ""
         self._inbox = inbox
         self._client_id = client_id
@@ -253,6 +253,7 @@ class TaskTable:
                 self.set_tasks(update.tasks, finished=update.finished)
         losses = [loss for update in updates for loss in update.losses if self._concerns(loss, held)]
         self.lost += sum(loss.elements if loss.elements >= 0 else loss.splits for loss in losses)
+        self.lost_parts += sum(loss.elements < 0 and not loss.splits for loss in losses)
         for loss in losses:
             self._announce_loss(loss)
         for update in updates:
@@ -327,6 +328,8 @@ class TaskTable:
             what = f"{plural(loss.elements, 'element')} of its part did not arrive and will not come"
         elif loss.splits and loss.elements:
             what = f"{plural(loss.splits, 'split')} did not arrive whole and will not come"
+        elif loss.elements:
+            what = "an unknown number of elements of its part did not arrive and will not come"
         else:
             what = "" if loss.restarts else "the rest of its part will not come"
         if loss.restarts:

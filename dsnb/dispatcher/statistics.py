@@ -29,6 +29,7 @@ class TrainerTotals(msgspec.Struct):
     convert_ns: int = 0
     active_ns: int = 0
     lost: int = 0
+    lost_parts: int = 0
     hits: int = 0
     misses: int = 0
     skipped: int = 0
@@ -43,6 +44,7 @@ class TrainerTotals(msgspec.Struct):
         self.convert_ns += report.convert_ns
         self.active_ns += report.active_ns
         self.lost += report.lost
+        self.lost_parts += report.lost_parts
         self.origin = report.origin or self.origin
 
     def add_cache_counters(self, reports: Iterable[CacheCounters]) -> None:

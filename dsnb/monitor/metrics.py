@@ -337,6 +337,11 @@ _FAMILIES: Mapping[str, tuple[_Family, ...]] = {
             "Elements reported to the trainer as lost with a worker; a split of unknown length counts as one.",
             lambda trainer: trainer.lost,
         ),
+        _Family(
+            "dsnb_trainer_lost_parts_total",
+            "Parts of lost workers of which an unknown number of elements did not reach the trainer.",
+            lambda trainer: trainer.lost_parts,
+        ),
         _Family("dsnb_trainer_clients", "Iterators that read for the trainer now.", lambda trainer: trainer.clients),
         _Family(
             "dsnb_trainer_lag_elements",

@@ -73,6 +73,7 @@ class TrainerStatus(StatusRecord, CacheCounters, frozen=True, kw_only=True):
         clients: Iterators that read under this id now.
         elements: Elements consumed so far.
         lost: Elements and splits' worth of data reported as lost to this trainer with a worker.
+        lost_parts: Parts of lost workers of which an unknown number of elements did not reach it; not in `lost`.
         wait_ns: Time that its `next()` calls spent waiting for data.
         decode_ns: Time that its `next()` calls spent building elements from received data.
         convert_ns: Time that its `next()` calls spent on making tensors of elements and copying them to a device.
@@ -101,6 +102,7 @@ class TrainerStatus(StatusRecord, CacheCounters, frozen=True, kw_only=True):
     convert_ns: int = 0
     evicted_by: str = ""
     origin: ClientOrigin | None = None
+    lost_parts: int = 0
 
     @property
     def lag(self) -> int:

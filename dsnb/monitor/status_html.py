@@ -8,7 +8,7 @@ from dsnb.monitor.formatting import format_mode, plural
 from dsnb.monitor.hosts import host_lines
 from dsnb.monitor.snapshot import NOT_ENCRYPTED, JobStatus, Snapshot
 from dsnb.monitor.status_text import autoscale_text
-from dsnb.monitor.tables import html_table, trainer_table, worker_table
+from dsnb.monitor.tables import has_lost_elements, html_table, trainer_table, worker_table
 
 _MAX_JOBS = 8
 _WORKER_COLUMNS = ("worker", "host", "state", "isolation", "tasks", "produced", "cache_bytes")
@@ -25,7 +25,8 @@ def summary(snapshot: Snapshot) -> str:
     skipped = sum(trainer.skipped for job in snapshot.jobs for trainer in job.trainers)
     lost = sum(job.lost_splits for job in snapshot.jobs)
     parts += [f"<b>{skipped:,} elements skipped</b>"] if skipped else []
-    parts += [f"<b>{lost:,} splits lost</b>"] if lost else []
+    parts += [f"<b>{plural(lost, 'split')} lost</b>"] if lost else []
+    parts += ["<b>elements lost</b>"] if not lost and any(map(has_lost_elements, snapshot.jobs)) else []
     return " · ".join(parts)
 
 

@@ -20,6 +20,7 @@ from dsnb.monitor.formatting import (
     format_mode,
     format_rate,
     format_share,
+    plural,
     wait_level,
 )
 from dsnb.monitor.rates import JobRates, Rates, TrainerRates, WorkerRates, trainer_rates
@@ -182,7 +183,16 @@ class _TrainerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def listed_trainers(job: JobStatus) -> list[TrainerStatus]:
     """The trainers without those that left and had nothing, such as readers that came when a pass was over."""
-    return [one for one in job.trainers if one.clients or one.elements or one.skipped or one.lost]
+    return [one for one in job.trainers if one.clients or one.elements or one.skipped or _has_lost(one)]
+
+
+def has_lost_elements(job: JobStatus) -> bool:
+    """Whether elements did not reach a trainer because their worker was lost."""
+    return any(map(_has_lost, job.trainers))
+
+
+def _has_lost(trainer: TrainerStatus) -> bool:
+    return trainer.lost > 0 or trainer.lost_parts > 0
 
 
 def trainer_table(job: JobStatus, fields: Iterable[str], rates: Rates | None = None) -> Table:
@@ -251,11 +261,21 @@ def _client(row: _TrainerRow) -> Cell:
     return Cell(text=reader_name(row.job, row.trainer), value=row.trainer.trainer_id, title=label)
 
 
+def _lost(row: _TrainerRow) -> Cell:
+    known, parts = row.trainer.lost, row.trainer.lost_parts
+    if not parts:
+        return Cell(text=format_count(known), value=known)
+    text = f"{format_count(known)} + unknown" if known else "unknown"
+    return Cell(text=text, value=known, title=f"of {plural(parts, 'part')} of lost workers the number is unknown")
+
+
 def _skipped_and_lost(row: _TrainerRow) -> Cell:
-    cell, lost = _skipped(row), format_count(row.trainer.lost)
-    if not row.trainer.lost:
+    cell, lost = _skipped(row), _lost(row)
+    if not _has_lost(row.trainer):
         return cell
-    return replace(cell, text=f"{cell.text} + {lost} lost", title=f"and {lost} lost with a worker")
+    return replace(
+        cell, text=f"{cell.text} + {lost.text} lost", title=lost.title or f"and {lost.text} lost with a worker"
+    )
 
 
 def _position(row: _TrainerRow) -> Cell:
@@ -367,7 +387,7 @@ TRAINER = _by_field(
     _count("hits", "hits", lambda row: row.trainer.hits, "in the cache because another trainer had requested them"),
     _count("misses", "misses", lambda row: row.trainer.misses, "produced for this trainer"),
     (_SKIPPED, _skipped),
-    _count("lost", "lost", lambda row: row.trainer.lost, "lost with a worker"),
+    (Column(field="lost", title="lost", meaning="lost with a worker"), _lost),
     (Column(field="position", title="position in the window", numeric=False), _position),
 ) | {"skipped_and_lost": (_SKIPPED, _skipped_and_lost)}
 """The columns of trainers, by field; `skipped_and_lost` has both counts in one column."""

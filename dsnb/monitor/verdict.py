@@ -269,16 +269,22 @@ def _loss_verdicts(evidence: Evidence, *, predict: bool) -> Iterator[Verdict]:
             yield _skipping_verdict(evidence, trainer, skipped)
         elif predict and 0 < trainer.eviction_in_s < _WARN_BEFORE_LOSS_S and _is_falling_behind(evidence, trainer):
             yield _will_skip_verdict(evidence, trainer)
-    lost = evidence.job.lost_splits - evidence.job_before.lost_splits
-    if lost > 0:
+    splits = evidence.job.lost_splits - evidence.job_before.lost_splits
+    if splits > 0 or _losses(evidence.job) > _losses(evidence.job_before):
+        what = plural(splits, "split") if splits > 0 else "elements"
         yield Verdict(
             level="bad",
             cause="loss",
             job=evidence.job.name,
-            text=f"Job {evidence.job.name!r} lost {plural(lost, 'split')} with a worker within "
+            text=f"Job {evidence.job.name!r} lost {what} with a worker within "
             f"{format_duration(evidence.rates.span_s)}.",
             remedy="The events name the worker and the reason.",
         )
+
+
+def _losses(job: JobStatus) -> int:
+    """How many elements, and parts of an unknown number of elements, its trainers did not get."""
+    return sum(trainer.lost + trainer.lost_parts for trainer in job.trainers)
 
 
 def _skipping_verdict(evidence: Evidence, trainer: TrainerStatus, skipped: float) -> Verdict:

@@ -64,7 +64,7 @@ def sharded(operation: Operation, mode: str, count: int, index: int) -> Operatio
         )
     if support.shards_by_file(mode):
         return _shard_by_file(operation, count, index)
-    return (_shard_by_hint if mode == "HINT" else _shard_by_data)(_made_deterministic(operation), count, index)
+    return (_shard_by_hint if mode == "HINT" else _shard_by_data)(made_deterministic(operation), count, index)
 
 
 # ---- by data
@@ -85,11 +85,11 @@ def _shard_by_hint(operation: Operation, count: int, index: int) -> Operation:
     return _with_inputs(operation, lambda source: _shard_by_hint(source, count, index))
 
 
-def _made_deterministic(operation: Operation) -> Operation:
-    """Return the pipeline with every operation in it deterministic."""
+def made_deterministic(operation: Operation) -> Operation:
+    """Return the pipeline with every operation in it deterministic, as shards by data or hint are produced."""
     if "deterministic" in operation.__struct_fields__:
         operation = replace(operation, deterministic=True)
-    return _with_inputs(operation, _made_deterministic)
+    return _with_inputs(operation, made_deterministic)
 
 
 def _with_inputs(operation: Operation, change: Callable[[Operation], Operation]) -> Operation:

@@ -36,6 +36,7 @@ class DatasetInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     has_shard_hint: bool = False
     inexact_reason: str = ""
     libraries: tuple[str, ...] = ()
+    inexact_shard_reason: str = ""
 
 
 class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +218,7 @@ class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
     convert_ns: int = 0
     origin: ClientOrigin | None = None
     unreachable_workers: tuple[str, ...] = ()
+    lost_parts: int = 0
 
 
 class ClientUpdate(msgspec.Struct, frozen=True, kw_only=True):

@@ -643,7 +643,9 @@ def loss(worker: str, splits: int = 0, elements: int = -1, **fields: Any) -> Cli
         (3, 12, False, "12 elements of its part did not arrive and will not come"),
         (3, 12, True, "12 elements of its part did not arrive and will not come; its part begins again"),
         (7, -1, False, "7 splits did not arrive whole and will not come"),
-        (0, -1, False, "the rest of its part will not come"),
+        (3, 1, False, "1 element of its part did not arrive and will not come"),
+        (0, -1, False, "an unknown number of elements of its part did not arrive and will not come"),
+        (0, 0, False, "the rest of its part will not come"),
         (0, 0, True, "its part begins again"),
     ],
 )
@@ -659,6 +661,13 @@ def test_losses_are_counted_in_elements_where_their_number_is_known() -> None:
     with pytest.warns(DataLossWarning):
         client.tasks.apply_updates([loss("w4", 2, elements=17), loss("w5", 1)])
     assert client.tasks.lost == 18
+
+
+def test_parts_are_counted_where_nobody_knows_how_many_elements_they_had() -> None:
+    client = Client()
+    with pytest.warns(DataLossWarning):
+        client.tasks.apply_updates([loss("w4"), loss("w5", 1), loss("w6", elements=0), loss("w7", elements=4)])
+    assert (client.tasks.lost, client.tasks.lost_parts) == (5, 1)
 
 
 def test_what_did_not_reach_one_trainer_is_told_to_that_one_alone() -> None:

@@ -71,6 +71,13 @@ def test_losers_are_named_and_the_past_is_not_forgotten() -> None:
     assert value(before, "skipped") == "97"
 
 
+@pytest.mark.parametrize("lost", [{"lost": 848}, {"lost_parts": 1}])
+def test_the_card_about_losses_does_not_say_that_all_is_well_where_a_worker_took_elements(lost: dict[str, int]) -> None:
+    shown = cards(seen(snapshot(1, jobs=(job(trainers=(trainer("b", **lost),)),))))
+    assert 'data-card="losing" data-level="warn"' in shown
+    assert "elements lost with a worker" in text(shown)
+
+
 def test_an_empty_page_says_what_to_do() -> None:
     assert "Looking for the service" in cards(seen())
     nobody = view((), FeedHealth(age_s=None, error="No service runs here.", attempts=1), Selection())

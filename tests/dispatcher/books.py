@@ -28,6 +28,7 @@ class TaskBook:
     """What its values are of, in the keys of its elements."""
     sequence: int = 1
     worker: str = ""
+    shard: int = -1
     values: list[Value] = field(default_factory=list)
     """What each element is that was made."""
     splits: list[Value] = field(default_factory=list)
@@ -66,6 +67,8 @@ class PassBook:
     pipeline: Pipeline
     rounds: bool = False
     """Whether it is read in rounds, of which these books know nothing."""
+    shards: int = 0
+    """Into how many shards it is divided; 0 if it is not."""
     given: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
     """Which task has each split, by provider and repetition."""
     tasks: dict[str, TaskBook] = field(default_factory=dict)
@@ -100,7 +103,7 @@ class PassBook:
     def begin_sequence(self, task_id: str, worker: str, sequence: int, shard: int) -> TaskBook:
         """Open the book of a task that is new, or begins again."""
         owner = "" if self.split else f"shard {shard}" if shard >= 0 else f"{task_id}/{sequence}"
-        book = TaskBook(task_id, owner, sequence, worker)
+        book = TaskBook(task_id, owner, sequence, worker, shard)
         self.tasks[task_id] = self.sequences[task_id, sequence] = book
         return book
 
@@ -118,10 +121,14 @@ class PassBook:
         if self.cached and self.pipeline.length is None:
             had = {key for _, key in (*self.consumed, *held)}
             keys = keys[: max([at for at, key in enumerate(keys) if key in had], default=-1) + 1]
-        elif not self.split and self.mode == "OFF" and self.pipeline.length is not None:
-            keys = [(book.owner, value) for value in range(book.left_out, self.pipeline.length)]
+        elif not self.split and (self.mode == "OFF" or self.shards) and self.pipeline.length is not None:
+            keys = [(book.owner, value) for value in range(book.left_out, self.size(book, self.pipeline.length))]
         start = self.starts.get((trainer, book.task_id, book.sequence), 0)
         return {(trainer, key) for key in keys[start:]} - self.consumed.keys() - held
+
+    def size(self, book: TaskBook, length: int) -> int:
+        """How many elements a task makes of a whole of this length: all, or each n-th from its shard's number on."""
+        return -((book.shard - length) // self.shards) if self.shards else length
 
     def needing(self, readers: Iterable[SimClient]) -> set[str]:
         """The trainers of these readers, and those that the pass waits for; without those that nobody waits for."""

@@ -287,6 +287,7 @@ class Model:
         job = next(one for one in reversed(self.records) if isinstance(one, r.JobCreated) and one.name == record.job)
         book = PassBook(record.job, record.iteration, job.mode, job.cached, self.pipelines[job.dataset_id])
         book.rounds = job.num_consumers > 0
+        book.shards = record.num_shards
         self.passes[record.job, record.iteration] = book
         for provider, (repetition, following) in enumerate(record.providers):
             book.given[provider, repetition] = dict.fromkeys(range(following), "before")

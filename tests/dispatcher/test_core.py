@@ -36,13 +36,14 @@ class Source:
         return service.register(*self.counts, makes=made, **fields)
 
 
+AT_RANDOM = "it draws at random"
 SOURCES = (
     Source((20,), dataset={"cardinality": 20}),
     Source((6,), {"step": 4}, {"cardinality": 6}),
     Source((30,), {"step": 0}, {"cardinality": 30}),
     Source((5, 12)),
     Source((8,), {"repetitions": 2, "step": 3}, {"cardinality": 16}),
-    Source((12,), dataset={"cardinality": 12, "inexact_reason": "it draws at random"}),
+    Source((12,), dataset={"cardinality": 12, "inexact_reason": AT_RANDOM, "inexact_shard_reason": AT_RANDOM}),
     Source((9,), {"slow": True}),
     Source((0,)),
     Source((), {"length": 7}, {"cardinality": 7}),

@@ -32,11 +32,28 @@ def states(service: Service, client: SimClient) -> list[str]:
     return service.core.state.iteration(client.job, client.number).shards
 
 
-def at_work(workers: int, *, inexact: str = "", **changes: Any) -> tuple[Service, SimClient]:
+def at_work(
+    workers: int, *, inexact: str = "", mode: str = "DATA", dataset: dict[str, Any] | None = None, **changes: Any
+) -> tuple[Service, SimClient]:
     service = Service()
     for number in range(workers):
         service.add_worker(f"w{number}")
-    return service, service.join(service.register(20, inexact_reason=inexact), mode="DATA", **changes)
+    fields = {"inexact_reason": inexact, "inexact_shard_reason": inexact} | (dataset or {})
+    return service, service.join(service.register(20, **fields), mode=mode, **changes)
+
+
+def lose_with_some_received(service: Service, client: SimClient, uid: str) -> None:
+    """A worker dies of whose shard the client received 4 elements and consumed one."""
+    task = service.task(service.workers[uid])
+    service.make(task, 4)
+    service.consume(task, 1)
+    service.read(client)
+    service.stop(service.workers[uid])
+    service.hear(client)
+
+
+def announced(service: Service) -> list[str]:
+    return [one.text for one in service.instructions if isinstance(one, e.Announce) and one.level == "warning"]
 
 
 # ---- without a list
@@ -132,6 +149,58 @@ def test_a_pass_ends_without_a_shard_that_nobody_can_take_over() -> None:
     assert states(service, client) == ["begun", "ended"]
     service.finish(service.workers["w0"], service.task(service.workers["w0"]))
     assert client.finished
+    assert [loss.worker for loss in client.losses] == ["w1"]
+
+
+@pytest.mark.parametrize("mode", ["DATA", "FILE_OR_DATA"])
+@pytest.mark.parametrize("uid, size", [("w0", 7), ("w2", 6)])
+def test_a_shard_that_nobody_can_take_over_is_lost_with_the_number_of_its_elements(
+    mode: str, uid: str, size: int
+) -> None:
+    dataset = {"cardinality": 20, "no_file_sharding_reason": "a source reads no files"}
+    service, client = at_work(3, inexact="it draws at random", mode=mode, dataset=dataset)
+    lose_with_some_received(service, client, uid)
+    assert [loss.elements for loss in client.losses] == [size - 4]
+    assert (
+        f"job {client.job!r}: {size - 4} elements of the part of worker {uid} did not reach its readers"
+        in announced(service)
+    )
+
+
+def test_one_lost_element_is_told_in_the_singular() -> None:
+    service, client = at_work(4, inexact="it draws at random", dataset={"cardinality": 20})
+    lose_with_some_received(service, client, "w1")
+    assert f"job {client.job!r}: 1 element of the part of worker w1 did not reach its readers" in announced(service)
+
+
+@pytest.mark.parametrize("mode, length", [("FILE", 20), ("FILE_OR_DATA", 20), ("HINT", 20), ("DATA", -2)])
+def test_a_shard_whose_size_nobody_knows_is_lost_with_words_that_say_so(mode: str, length: int) -> None:
+    dataset = {"cardinality": length, "num_files": 4, "has_shard_hint": mode == "HINT"}
+    service, client = at_work(2, inexact="it draws at random", mode=mode, dataset=dataset)
+    lose_with_some_received(service, client, "w1")
+    assert [(loss.elements, loss.splits) for loss in client.losses] == [(-1, 0)]
+    text = f"job {client.job!r}: an unknown number of elements of the part of worker w1 did not reach its readers"
+    assert text in announced(service)
+
+
+@pytest.mark.parametrize("mode", ["DATA", "FILE_OR_DATA", "HINT"])
+def test_a_shard_by_data_or_hint_is_taken_over_though_its_pipeline_asks_for_no_order(mode: str) -> None:
+    dataset = {
+        "inexact_reason": "map(f) hands out what is ready first (deterministic=False)",
+        "inexact_shard_reason": "",
+        "no_file_sharding_reason": "a source reads no files",
+        "has_shard_hint": mode == "HINT",
+    }
+    service, client = at_work(2, mode=mode, dataset=dataset)
+    lose_with_some_received(service, client, "w1")
+    assert owners(service, client) == ["w0", "w0"]
+    assert not client.losses
+
+
+@pytest.mark.parametrize("mode", ["FILE", "FILE_OR_DATA"])
+def test_a_shard_of_files_is_not_taken_over_where_its_pipeline_asks_for_no_order(mode: str) -> None:
+    service, client = at_work(2, mode=mode, dataset={"num_files": 4, "inexact_reason": "it hands out what is ready"})
+    lose_with_some_received(service, client, "w1")
     assert [loss.worker for loss in client.losses] == ["w1"]
 
 

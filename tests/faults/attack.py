@@ -329,10 +329,8 @@ class Attack:
     def _lost(self, trainer: str) -> tuple[int, bool]:
         """Elements that were reported as lost to a trainer, and whether that is how many there are."""
         whom = re.escape(f"trainer '{trainer}'" if trainer else "its readers")
-        found = [
-            re.search(rf"{self._of_job}(?:([\d,]+) )?elements (?:of ([\d,]+) splits )?.*did not reach {whom}", event)
-            for event in self._events
-        ]
+        what = r"(?:an unknown number of |([\d,]+) )?elements? (?:of ([\d,]+) splits? )?"
+        found = [re.search(rf"{self._of_job}{what}.*did not reach {whom}", event) for event in self._events]
         counts = [match[1] for match in found if match]
         known = [int(count.replace(",", "")) for count in counts if count]
         return sum(known) * self._unit, len(known) == len(counts)

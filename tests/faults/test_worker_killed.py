@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import dsnb
-from dsnb.errors import DataLossWarning
+from dsnb import ShardingPolicy
+from dsnb.errors import CacheWarning, DataLossWarning
 from dsnb.monitor.formatting import plural
 from dsnb.monitor.snapshot import Snapshot
 from tests.support.cluster import Cluster
@@ -95,6 +96,24 @@ def timed(elements: Iterator[Any]) -> list[int]:
     return rest
 
 
+def lose_a_shard(scene: Scene, source: dsnb.Dataset, policy: ShardingPolicy) -> tuple[list[int], list[str]]:
+    """Read in shards through a `map` that asks for no order, while a worker dies: what came, and what was warned of."""
+
+    def wait(value: Any) -> int:
+        time.sleep(0.001)
+        return int(value)
+
+    dataset = source.map(wait, num_parallel_calls=2, deterministic=False)
+    elements = iter(dataset.apply(dsnb.distribute(policy, scene.service, job_name="train")))
+    got = first(300, elements)
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got += timed(elements)
+        scene.lost_worker_is_gone()
+    return got, told(caught)
+
+
 def test_a_dynamic_read_goes_on_with_the_other_worker_and_loses_nothing(scene: Scene) -> None:
     elements = iter(scene.read(3_000, "distributed_epoch"))
     got = first(300, elements)
@@ -131,6 +150,54 @@ def test_what_cannot_be_made_again_is_counted_as_it_did_not_arrive(scene: Scene)
     assert [trainer.lost for trainer in job.trainers] == [missing]
     (warning,) = told(caught)
     assert f"{plural(missing, 'element')} of its part did not arrive and will not come" in warning
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [ShardingPolicy.DATA, ShardingPolicy.FILE_OR_DATA], ids=lambda policy: policy.name)
+def test_a_dead_workers_shard_of_the_data_is_taken_over_though_the_pipeline_asks_for_no_order(
+    scene: Scene, policy: ShardingPolicy
+) -> None:
+    got, warned = lose_a_shard(scene, dsnb.Dataset.range(2_000), policy)
+    assert Counter(got) == Counter(range(2_000))
+    assert warned == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [ShardingPolicy.DATA, ShardingPolicy.FILE_OR_DATA], ids=lambda policy: policy.name)
+def test_a_dead_workers_shard_of_the_data_is_lost_with_the_number_of_its_elements(
+    scene: Scene, policy: ShardingPolicy
+) -> None:
+    with pytest.warns(CacheWarning, match="draws new random values"):
+        once = dsnb.Dataset.range(2_000).shuffle(2_000).cache()  # in the memory of its worker: nobody can make it again
+    got, warned = lose_a_shard(scene, once, policy)
+    assert max(Counter(got).values()) == 1
+    missing = 2_000 - len(got)
+    assert missing > 0
+    assert [trainer.lost for trainer in scene.cluster.job("train").trainers] == [missing]
+    (warning,) = warned
+    assert f"{plural(missing, 'element')} of its part did not arrive and will not come" in warning
+    told = f"{plural(missing, 'element')} of the part of worker w0 did not reach its readers"
+    assert any(told in event.text for event in scene.status().events)
+
+
+@pytest.mark.slow
+def test_a_dead_workers_shard_of_the_files_is_lost_with_words_that_say_that_its_size_is_unknown(
+    scene: Scene, tmp_path: Path
+) -> None:
+    for at in range(4):
+        (tmp_path / f"{at}.txt").write_text("".join(f"{number}\n" for number in range(at, 2_000, 4)))
+    lines = dsnb.TextLineDataset([str(tmp_path / f"{at}.txt") for at in range(4)])
+    got, warned = lose_a_shard(scene, lines, ShardingPolicy.FILE)
+    assert max(Counter(got).values()) == 1
+    assert len(got) < 2_000
+    (warning,) = warned
+    assert "an unknown number of elements of its part did not arrive and will not come" in warning
+    (trainer,) = scene.cluster.job("train").trainers
+    assert (trainer.lost, trainer.lost_parts) == (0, 1)
+    told = "an unknown number of elements of the part of worker w0 did not reach its readers"
+    assert any(told in event.text for event in scene.status().events)
+    assert str(scene.cluster.job("train")).splitlines()[-1].split()[-1] == "unknown"
+    assert "elements lost" in scene.status()._repr_html_()
 
 
 @pytest.mark.slow

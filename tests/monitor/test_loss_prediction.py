@@ -107,3 +107,10 @@ def test_no_trainer_is_advised_to_use_what_it_uses(on_lag: str, skipped: int) ->
     (found,) = [one for one in verdicts(service(1, before), service(4, after)) if one.cause == "window"]
     assert found.remedy
     assert f'"{on_lag}"' not in found.remedy
+
+
+@pytest.mark.parametrize("lost", [{"lost": 848}, {"lost_parts": 1}])
+def test_elements_that_were_lost_with_a_worker_are_a_loss(lost: dict[str, int]) -> None:
+    before, after = (service(second, trainer("slow", **rest)) for second, rest in ((1, {}), (4, lost)))
+    told = [one.text for one in verdicts(before, after) if one.cause == "loss"]
+    assert told == ["Job 'train' lost elements with a worker within 3.0 s."]

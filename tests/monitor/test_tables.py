@@ -51,6 +51,18 @@ def test_shares_are_of_the_last_seconds_if_rates_are_known() -> None:
     assert overall == ["62 %", "38 %"]
 
 
+def test_a_loss_of_unknown_size_is_not_shown_as_a_number() -> None:
+    readers = (trainer("a"), trainer("b", lost=7), trainer("c", lost_parts=1), trainer("d", lost=7, lost_parts=2))
+    table = trainer_table(job(trainers=readers), ["lost", "skipped_and_lost"])
+    assert texts(table) == [
+        ["0", "0"],
+        ["7", "0 + 7 lost"],
+        ["unknown", "0 + unknown lost"],
+        ["7 + unknown", "0 + 7 + unknown lost"],
+    ]
+    assert table.rows[3].cells[0].title == "of 2 parts of lost workers the number is unknown"
+
+
 def test_readers_without_the_cache_are_called_clients() -> None:
     for cached, title in ((True, "trainer"), (False, "client")):
         table = trainer_table(job(cached=cached, trainers=(trainer("7"),)), ["trainer"])

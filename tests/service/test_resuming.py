@@ -39,6 +39,9 @@ PIPELINES: dict[str, Make] = {
     "DYNAMIC, repeated": lambda s: R(7).repeat(3).apply(DYNAMIC(s)),
     "DYNAMIC, two sources": lambda s: dsnb.Dataset.zip(R(9), R(9)).map(lambda x, y: x + 0 * y).apply(DYNAMIC(s)),
     "DATA": lambda s: R(13).shuffle(13).apply(dsnb.distribute(dsnb.ShardingPolicy.DATA, s)),
+    "DATA, on threads in no order": lambda s: (
+        R(13).map(str, num_parallel_calls=2, deterministic=False).apply(dsnb.distribute(dsnb.ShardingPolicy.DATA, s))
+    ),
     "batches behind": lambda s: R(10).apply(OFF(s)).map(lambda x: x + 1).batch(3).prefetch(2),
     "DYNAMIC, batches behind": lambda s: R(20).apply(DYNAMIC(s)).batch(3),
     "a shuffle behind": lambda s: R(8).apply(OFF(s)).shuffle(5),

@@ -12,6 +12,7 @@ from dsnb.monitor.formatting import BAD_WAIT_SHARE, format_bytes, format_count, 
 from dsnb.monitor.rates import demand_text, trainer_rates
 from dsnb.monitor.readers import has_name, reader_label
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
+from dsnb.monitor.tables import has_lost_elements
 
 MEANINGS = {
     "sharing": "An element is what the pipeline yields, often a batch. Elements that several trainers consume are "
@@ -123,11 +124,12 @@ def _is_below_demand(produced: float, demand: float, view: View, job: JobStatus)
 def _loss_status_card(view: View, job: JobStatus) -> AnswerCard:
     skipped = sum(trainer.skipped for trainer in job.trainers)
     losing = [t.trainer_id for t in job.trainers if trainer_rates(view.job_rates, t.trainer_id).skipped > 0]
-    dead = f" · {plural(job.lost_splits, 'split')} lost with a worker" if job.lost_splits else ""
+    lost = plural(job.lost_splits, "split") if job.lost_splits else "elements" if has_lost_elements(job) else ""
+    dead = f" · {lost} lost with a worker" if lost else ""
     small = join(number(format_count(skipped), "skipped", skipped), f" skipped in all{dead}")
     if losing:
         return _loss_card("bad", ", ".join(losing), small)
-    if skipped or job.lost_splits:
+    if skipped or lost:
         return _loss_card("warn", "no trainer now", small)
     return _loss_card("good", "no trainer", join("every trainer gets every element"))
 

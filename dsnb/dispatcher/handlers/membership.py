@@ -338,7 +338,8 @@ def _drop_coordinated_task(core: Context, task: Task, worker: Worker, reason: st
         core.instruct(e.NotifyClients(job=task.job, iteration=task.iteration))
         return
     splits = reassignment.record_lost_splits(core, task, [])
-    loss = Loss(task_id=task.task_id, worker=worker.name, reason=reason, elements=-1, splits=splits)
+    elements = -1 if splits or not task.splits_given else 0
+    loss = Loss(task_id=task.task_id, worker=worker.name, reason=reason, elements=elements, splits=splits)
     core.record(r.TaskLost(loss=loss))
     core.instruct(e.NotifyLoss(job=task.job, iteration=task.iteration, loss=loss))
     jobs.drop_task(core, task.task_id)

@@ -36,7 +36,7 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import cached_iterations, jobs
+from dsnb.dispatcher.handlers import cached_iterations, jobs, shards
 from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker, entropy_of
@@ -151,11 +151,8 @@ def count_undelivered(
         core.record(r.SplitsLost(job=job_name, iteration=iteration.number, provider=0, count=lost))
     whom = f"trainer {trainer_id!r}" if job.cached else "its readers"
     why = "their reader went away before it consumed them"
-    core.instruct(
-        e.Announce(
-            level="warning", text=f"job {job_name!r}: {lost:,} elements of lost workers did not reach {whom}: {why}"
-        )
-    )
+    text = f"job {job_name!r}: {plural(lost, 'element')} of lost workers did not reach {whom}: {why}"
+    core.instruct(e.Announce(level="warning", text=text))
 
 
 def announce_repeated(core: Context, job: str, elements: int) -> None:
@@ -215,8 +212,8 @@ def no_takeover_reason(core: Context, task: Task) -> str:
     dataset = core.state.datasets[job.dataset_id].info
     if job.cached and is_endless(core, job):
         return "trainers share endless data"
-    if dataset.inexact_reason:
-        return dataset.inexact_reason
+    if inexact := shards.inexact_reason(dataset, job.mode):
+        return inexact
     if task.unfinished_splits.truncated:
         return "it was given more runs of splits than are remembered"
     if task.resume_position is not None and task.resume_position.repeated_ms > MAX_REPEATED_MS:
@@ -391,14 +388,17 @@ def _received_ranges(trainer: TrainerPosition) -> Iterable[tuple[int, int]]:
 
 
 def _expected_elements(core: Context, job: Job, task: Task) -> int | None:
-    """How many elements the task would have made of the splits that it was given; None if that is unknown."""
+    """How many elements the task would have made of its shard or its splits; None if that is unknown."""
     dataset = core.state.datasets[job.dataset_id].info
     if dataset.cardinality < 0 or (task.start_position is not None and task.start_position.skipped_errors):
         return None
     skipped = task.start_position.skip if task.start_position is not None else 0
     if job.mode == "OFF":
         return dataset.cardinality - skipped
-    return task.total_splits - skipped if job.mode == "DYNAMIC" and _one_element_per_split(core, job) else None
+    if job.mode == "DYNAMIC":
+        return task.total_splits - skipped if _one_element_per_split(core, job) else None
+    size = shards.shard_size(dataset, job.mode, len(job.iterations[task.iteration].shards), task.shard)
+    return None if size is None else size - skipped
 
 
 def _one_element_per_split(core: Context, job: Job) -> bool:
@@ -438,8 +438,10 @@ def _notify_loss(
 def _loss_text(loss: Loss, job: str) -> str:
     if not loss.elements:
         return f"job {job!r}: the part of worker {loss.worker} {'begins again' if loss.restarts else 'ends here'}"
-    known, splits = loss.elements > 0, loss.splits
-    count = f"{loss.elements:,} elements" if known else f"elements of {splits:,} splits" if splits else "elements"
+    if loss.elements > 0:
+        count = plural(loss.elements, "element")
+    else:
+        count = f"elements of {plural(loss.splits, 'split')}" if loss.splits else "an unknown number of elements"
     whom = f"trainer {loss.trainer_id!r}" if loss.trainer_id else "its readers"
     ending = "; that part begins again" if loss.restarts else ""
     return f"job {job!r}: {count} of the part of worker {loss.worker} did not reach {whom}{ending}"

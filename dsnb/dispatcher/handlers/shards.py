@@ -23,11 +23,7 @@ def check(core: Context, request: JoinRequest, info: DatasetInfo) -> None:
         FailedPreconditionError: the pipeline is marked for the mode HINT, and the mode is another one.
         InvalidArgumentError: there are no workers, or fewer files than workers.
     """
-    offer = ShardingSupport(
-        file_count=info.num_files,
-        no_files_reason=info.no_file_sharding_reason,
-        has_shard_hint=info.has_shard_hint,
-    )
+    offer = _offer(info)
     check_mode(request.mode, offer)
     known = core.state.jobs.get(request.job_name)
     same = known is not None and known.dataset_id == request.dataset_id
@@ -38,6 +34,19 @@ def check(core: Context, request: JoinRequest, info: DatasetInfo) -> None:
     )
     if request.mode in STATIC_MODES and not begun:
         check_worker_count(request.mode, offer, count(core))
+
+
+def inexact_reason(info: DatasetInfo, mode: str) -> str:
+    """Why tasks of a dataset may make other elements when they run again, as text; empty if they make the same."""
+    by_file = _offer(info).shards_by_file(mode)
+    return info.inexact_shard_reason if mode in STATIC_MODES and not by_file else info.inexact_reason
+
+
+def shard_size(info: DatasetInfo, mode: str, number: int, index: int) -> int | None:
+    """How many elements a shard of a dataset of known length has; None if that follows from its files or the hint."""
+    if mode == "HINT" or _offer(info).shards_by_file(mode):
+        return None
+    return len(range(index, info.cardinality, number))
 
 
 def count(core: Context) -> int:
@@ -84,6 +93,14 @@ def without_worker(core: Context, iteration: Iteration) -> tuple[str, ...]:
         f"{at} of {len(iteration.shards)} ({entries.get(at, 'no longer in the list')})"
         for at, state in enumerate(iteration.shards)
         if state == NEVER_BEGUN
+    )
+
+
+def _offer(info: DatasetInfo) -> ShardingSupport:
+    return ShardingSupport(
+        file_count=info.num_files,
+        no_files_reason=info.no_file_sharding_reason,
+        has_shard_hint=info.has_shard_hint,
     )
 
 

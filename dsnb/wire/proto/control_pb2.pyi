@@ -19,7 +19,7 @@ class SplitProvider(_message.Message):
     def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
-    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "libraries")
+    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "libraries", "inexact_shard_reason")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class DatasetInfo(_message.Message):
     HAS_SHARD_HINT_FIELD_NUMBER: _ClassVar[int]
     INEXACT_REASON_FIELD_NUMBER: _ClassVar[int]
     LIBRARIES_FIELD_NUMBER: _ClassVar[int]
+    INEXACT_SHARD_REASON_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     blobs: _containers.RepeatedScalarFieldContainer[str]
     element_spec: str
@@ -46,7 +47,8 @@ class DatasetInfo(_message.Message):
     has_shard_hint: bool
     inexact_reason: str
     libraries: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ...) -> None: ...
+    inexact_shard_reason: str
+    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., inexact_shard_reason: _Optional[str] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("dataset_id", "definition", "nbytes", "info")
@@ -317,7 +319,7 @@ class JoinReply(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ..., deployment_mode: _Optional[str] = ...) -> None: ...
 
 class ClientReport(_message.Message):
-    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns", "origin", "unreachable_workers")
+    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns", "origin", "unreachable_workers", "lost_parts")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +335,7 @@ class ClientReport(_message.Message):
     CONVERT_NS_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    LOST_PARTS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     elements: int
     wait_ns: int
@@ -348,7 +351,8 @@ class ClientReport(_message.Message):
     convert_ns: int
     origin: ClientOrigin
     unreachable_workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ..., convert_ns: _Optional[int] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ..., unreachable_workers: _Optional[_Iterable[str]] = ...) -> None: ...
+    lost_parts: int
+    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ..., convert_ns: _Optional[int] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ..., unreachable_workers: _Optional[_Iterable[str]] = ..., lost_parts: _Optional[int] = ...) -> None: ...
 
 class ClientOrigin(_message.Message):
     __slots__ = ("cell", "pid", "host", "ordinal")
@@ -991,7 +995,7 @@ class CursorStatus(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., offset: _Optional[int] = ..., lag: _Optional[int] = ..., in_flight_ns: _Optional[int] = ...) -> None: ...
 
 class TrainerStatus(_message.Message):
-    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "cursors", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "decode_ns", "convert_ns", "evicted_by", "origin")
+    __slots__ = ("trainer_id", "clients", "elements", "hits", "misses", "skipped", "lost", "wait_ns", "active_ns", "cursors", "spilled", "lag_bytes", "on_lag", "rate", "eviction_in_s", "decode_ns", "convert_ns", "evicted_by", "origin", "lost_parts")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -1011,6 +1015,7 @@ class TrainerStatus(_message.Message):
     CONVERT_NS_FIELD_NUMBER: _ClassVar[int]
     EVICTED_BY_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    LOST_PARTS_FIELD_NUMBER: _ClassVar[int]
     trainer_id: str
     clients: int
     elements: int
@@ -1030,7 +1035,8 @@ class TrainerStatus(_message.Message):
     convert_ns: int
     evicted_by: str
     origin: ClientOrigin
-    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CursorStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., decode_ns: _Optional[int] = ..., convert_ns: _Optional[int] = ..., evicted_by: _Optional[str] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ...) -> None: ...
+    lost_parts: int
+    def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CursorStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., decode_ns: _Optional[int] = ..., convert_ns: _Optional[int] = ..., evicted_by: _Optional[str] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ..., lost_parts: _Optional[int] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "spill_bytes", "compression")
