@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsnb.cache.recordings.remote import RemoteFolder
 from dsnb.errors import CacheWarning, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from tests.support.requires import require_module
@@ -103,6 +104,26 @@ def test_a_record_that_another_process_is_writing_is_waited_for(tmp_path: Path, 
     check(list(squares(calls, url)))  # a CacheWarning would be an error
     finishing.join()
     assert os.path.getsize(calls) == N, "nothing was lost"
+
+
+@pytest.mark.parametrize("slot", range(10))
+def test_a_record_that_is_damaged_just_before_a_run_appends_its_own_stops_no_pass(
+    tmp_path: Path, url: str, slot: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = RemoteFolder.create
+
+    def create_damaged(folder: RemoteFolder, name: str, data: bytes) -> bool:
+        if name == f"{slot:08d}" and folder.path.endswith("/000001/log"):
+            folder.write(name, b"something else\n\n")
+        return create(folder, name, data)
+
+    monkeypatch.setattr(RemoteFolder, "create", create_damaged)
+    calls = tmp_path / "calls"
+    with pytest.warns(CacheWarning, match="damaged"):
+        check(list(squares(calls, url)))
+    made = calls.stat().st_size
+    check(list(squares(calls, url)))
+    assert calls.stat().st_size == made, "the next pass has nothing to do"
 
 
 def test_a_limit_ends_the_recording_and_not_the_pass(tmp_path: Path, url: str) -> None:

@@ -199,6 +199,15 @@ def decode_record(data: bytes) -> Record:
     return record
 
 
+def frame_bytes(data: bytes) -> int:
+    """How many bytes the frames of an encoded record have; 0 if it cannot be decoded, which its reader finds out."""
+    try:
+        record = decode_record(data)
+    except (DataLossError, FailedPreconditionError):
+        return 0
+    return sum(ref.nbytes for ref in record.frames) if isinstance(record, Chunk | SplitChunk) else 0
+
+
 class RecordingLog:
     """The state that all records up to now add up to.
 

@@ -37,7 +37,7 @@ from redis.retry import Retry
 from dsnb.cache.recordings.backends import RecordingLost, StoreFailed, limit_exceeded, warn
 from dsnb.cache.recordings.frames import decode_frame, digest_of, encode_frame
 from dsnb.cache.recordings.metadata import RecordingMetadata, first_difference, parse_metadata
-from dsnb.cache.recordings.recording import Chunk, FrameRef, SplitChunk, decode_record
+from dsnb.cache.recordings.recording import Chunk, FrameRef, SplitChunk, decode_record, frame_bytes
 from dsnb.elements.frame import Frame
 from dsnb.errors import (
     DataLossError,
@@ -217,7 +217,7 @@ class RedisStore:
             raise RecordingLost(self._forgotten_error())
         self._log_id = log_id or b""
         if record is not None:
-            self._count_bytes(record)
+            self._nbytes += frame_bytes(record)
         return bytes(record) if record is not None else None
 
     def claim(self, slot: int, record: bytes) -> bool:
@@ -233,7 +233,7 @@ class RedisStore:
             self._log_id = log_id
             self._expire_previous()
         if made:
-            self._count_bytes(record)
+            self._nbytes += frame_bytes(record)
             self._extend_expiry([record])
         return bool(made)
 
@@ -244,11 +244,6 @@ class RedisStore:
             did="it is recorded again",
             hint="switch persistence on (appendonly yes), or give it more memory",
         )
-
-    def _count_bytes(self, data: bytes) -> None:
-        record = decode_record(data)
-        if isinstance(record, Chunk | SplitChunk):
-            self._nbytes += sum(ref.nbytes for ref in record.frames)
 
     # ---- the frames
 

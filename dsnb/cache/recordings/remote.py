@@ -28,7 +28,7 @@ import numpy as np
 from dsnb.cache.recordings.backends import StoreFailed, limit_exceeded
 from dsnb.cache.recordings.frames import decode_frame, digest_of, encode_frame
 from dsnb.cache.recordings.metadata import RecordingMetadata, first_difference, parse_metadata
-from dsnb.cache.recordings.recording import Chunk, FrameRef, SplitChunk, decode_record, is_complete
+from dsnb.cache.recordings.recording import Chunk, FrameRef, SplitChunk, decode_record, frame_bytes, is_complete
 from dsnb.cache.recordings.removal import is_key
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError, DsnbError, UnavailableError
@@ -161,7 +161,7 @@ class RemoteStore:
             )
         found = self._manifest[slot] if slot < len(self._manifest) else self._read_record(f"{slot:08d}")
         if found is not None:
-            self._count_bytes(found)
+            self._nbytes += frame_bytes(found)
         return found
 
     def _read_record(self, name: str) -> bytes | None:
@@ -176,13 +176,8 @@ class RemoteStore:
     def claim(self, slot: int, record: bytes) -> bool:
         made = self._log_folder.create(f"{slot:08d}", record)
         if made:
-            self._count_bytes(record)
+            self._nbytes += frame_bytes(record)
         return made
-
-    def _count_bytes(self, data: bytes) -> None:
-        record = decode_record(data)
-        if isinstance(record, Chunk | SplitChunk):
-            self._nbytes += sum(ref.nbytes for ref in record.frames)
 
     def write_frames(self, frames: Sequence[Frame]) -> tuple[FrameRef, ...]:
         name = secrets.token_hex(12)
