@@ -74,6 +74,18 @@ def run(tab: Tab) -> None:
     tab.page.keyboard.press("Shift+Enter")
 
 
+def run_cell(tab: Tab, number: int) -> None:
+    """Choose a cell and run it. Jupyter may still be choosing another one, after one that ended."""
+    chosen = f"document.querySelectorAll('.jp-Cell')[{number}].matches('.jp-mod-active:has(.cm-focused)')"
+
+    def choose() -> bool:
+        tab.page.click(f".jp-Cell >> nth={number} >> .cm-content")
+        return bool(tab.page.evaluate(chosen))
+
+    wait_for(choose, what=f"cell {number} to be chosen", timeout=60, every=0.5)
+    run(tab)
+
+
 def frame(tab: Tab) -> Frame:
     handle = tab.page.wait_for_selector("iframe[src*='proxy/']", timeout=60_000)
     assert handle is not None

@@ -12,7 +12,18 @@ import pytest
 
 from dsnb.wire import discovery
 from tests.browser.conftest import Tab
-from tests.browser.jupyter_page import BUSY, SHOW_DASHBOARD, STOP, TRAIN, card, check_busy_cell, frame, run, text
+from tests.browser.jupyter_page import (
+    BUSY,
+    SHOW_DASHBOARD,
+    STOP,
+    TRAIN,
+    card,
+    check_busy_cell,
+    frame,
+    run,
+    run_cell,
+    text,
+)
 from tests.support.jupyter import running_lab, write_notebook
 from tests.support.waiting import wait_for
 
@@ -70,19 +81,16 @@ def test_a_read_is_interrupted_and_continued_and_a_cell_that_runs_twice_starts_o
     run(tab)
     wait_for((folder / "waits").exists, what="the cell to wait for an element", timeout=60)
     tab.page.click("[data-command='notebook:interrupt-kernel']")
-    wait_for(lambda: "KeyboardInterrupt" in text(tab), what="the interrupt to end the cell", timeout=30)
+    wait_for(lambda: "KeyboardInterrupt" in text(tab), what="the interrupt to end the cell", timeout=90)
     (folder / "allowed").touch()
-    tab.page.click(".jp-Cell >> nth=2 >> .cm-content")
-    run(tab)
-    wait_for(lambda: "read 0" in text(tab), what="the interrupted iterator to read on", timeout=30)
-    tab.page.click(".jp-Cell >> nth=0 >> .cm-content")
-    run(tab)
-    wait_for(lambda: "'twice' is already running" in text(tab), what="the start cell to run again", timeout=30)
+    run_cell(tab, 2)
+    wait_for(lambda: "read 0" in text(tab), what="the interrupted iterator to read on", timeout=90)
+    run_cell(tab, 0)
+    wait_for(lambda: "'twice' is already running" in text(tab), what="the start cell to run again", timeout=90)
     assert [one.name for one in discovery.running()] == ["twice"]
-    wait_for(lambda: "twice" in card(tab), what="the card to be shown again", timeout=30)
-    tab.page.click(".jp-Cell >> nth=3 >> .cm-content")
-    run(tab)
-    wait_for(lambda: "all is over" in text(tab), what="the notebook to end", timeout=30)
+    wait_for(lambda: "twice" in card(tab), what="the card to be shown again", timeout=90)
+    run_cell(tab, 3)
+    wait_for(lambda: "all is over" in text(tab), what="the notebook to end", timeout=90)
     tab.page.goto("about:blank")
 
 
@@ -100,11 +108,10 @@ def test_card_and_dashboard_follow_the_dark_theme(tab: Tab, address: str, folder
     page.click("text=Theme")
     page.click("text=JupyterLab Dark >> nth=0")
     dashboard.wait_for_selector("html[data-theme='dark']", timeout=30_000)
-    wait_for(lambda: "twice" in card(tab), what="the card", timeout=30)
+    wait_for(lambda: "twice" in card(tab), what="the card", timeout=90)
     page.screenshot(path=artefacts / "notebook7-dark.png")
-    page.click(".jp-Cell >> nth=2 >> .cm-content")
-    run(tab)
-    wait_for(lambda: "all is over" in text(tab), what="the notebook to end", timeout=30)
+    run_cell(tab, 2)
+    wait_for(lambda: "all is over" in text(tab), what="the notebook to end", timeout=90)
     page.goto("about:blank")
 
 
