@@ -562,7 +562,8 @@ class CoordinatedStage(JobReader):
                 self._inbox.failed.clear()
                 retry, self._inbox.retry = self._inbox.retry, False
             try:
-                self._tasks.apply_updates(updates)
+                for loss in self._tasks.apply_updates(updates):
+                    self._queue_error("", loss)
                 for task_id, unreachable in self._tasks.give_up_unreachable(updates).items():
                     self._queue_error(task_id, unreachable)
                 if retry:

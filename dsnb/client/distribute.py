@@ -13,6 +13,7 @@ from dsnb import errors
 from dsnb.arguments import checked, optional, text
 from dsnb.client.options import (
     READ_RULES,
+    REPLAY,
     ReadOptions,
     ServiceAddress,
     ShardingPolicy,
@@ -60,6 +61,7 @@ def distribute(
     rank: int | str | None = None,
     world_size: int | None = None,
     at_end: str | None = None,
+    on_worker_loss: str | None = None,
 ) -> Callable[[Dataset], Dataset]:
     """Run all operations before this one on the workers of a service; for `Dataset.apply`, as in the tf.data service.
 
@@ -90,6 +92,14 @@ def distribute(
             leaves them out, fewer than `world_size` elements in all; "repeat" gives the first of them to all ranks that
             lack one; "pad" does so too, and yields pairs of an element and whether it is such a repetition. In each
             case all ranks take the same number of steps.
+        on_worker_loss: What happens when a worker dies that has not delivered all of its part. None: another worker
+            produces the rest of the part if the pipeline makes the same elements again, with limited repeated work
+            (each element comes once); otherwise the missing elements are counted, and a `DataLossWarning` says so.
+            "replay": always produce it again, however long it takes; refused for a pipeline that may make other
+            elements. "repeat": if the pipeline may make other elements, produce all unfinished splits, or the shard,
+            from their beginning, so that elements may come twice and none is missing. "drop": never produce anything
+            again that was partly delivered. "raise": as None, but lost data raise a `DataLossError`; the next `next`
+            continues with the others.
 
     Returns:
         A function from dataset to dataset. The new dataset has the elements of the old one, in an order that holds
@@ -98,7 +108,8 @@ def distribute(
     Raises:
         InvalidArgumentError: an argument is never valid, or the pipeline cannot be pickled (the error names the
             variable).
-        FailedPreconditionError: `rank` is "auto" and nothing tells the rank.
+        FailedPreconditionError: `rank` is "auto" and nothing tells the rank, or `on_worker_loss` is "replay" and the
+            pipeline may make other elements when it runs again.
         UnavailableError: no service answers at the address.
         PermissionDeniedError: the token is missing or wrong.
         FailedPreconditionError: the requested codec is not installed.
@@ -124,6 +135,7 @@ def distribute(
         rank=rank,
         world_size=world_size,
         at_end=at_end,
+        on_worker_loss=on_worker_loss,
     )
     address: ServiceAddress = service
 
@@ -132,8 +144,7 @@ def distribute(
         _require_end(at_end, dataset.cardinality())
 
         def register() -> str:
-            mode = options.mode.name
-            return _register(address, dataset, options.compression, dataset_id=None, mode=mode).dataset_id
+            return _register(address, dataset, options.compression, dataset_id=None, options=options).dataset_id
 
         source = FromService(
             service=address,
@@ -180,7 +191,7 @@ def register_dataset(
         ...     dsnb.register_dataset(svc, dsnb.Dataset.range(3), dataset_id="three")
         'three'
     """
-    reply = _register(service, dataset, compression or NONE, dataset_id=dataset_id, mode="")
+    reply = _register(service, dataset, compression or NONE, dataset_id=dataset_id, options=None)
     if reply.difference:
         errors.warn(
             f"the dataset id {dataset_id!r} belongs to another pipeline and stays with it: {reply.difference}. To "
@@ -215,6 +226,7 @@ def from_dataset_id(
     rank: int | str | None = None,
     world_size: int | None = None,
     at_end: str | None = None,
+    on_worker_loss: str | None = None,
 ) -> Dataset:
     """Read a registered dataset; as in the tf.data service.
 
@@ -235,10 +247,13 @@ def from_dataset_id(
         rank: As for `distribute`.
         world_size: As for `distribute`.
         at_end: As for `distribute`.
+        on_worker_loss: As for `distribute`.
 
     Raises:
         NotFoundError: no dataset has that id.
         InvalidArgumentError: an argument is never valid, or the element spec differs from the registered one.
+        FailedPreconditionError: `on_worker_loss` is "replay" and the pipeline may make other elements when it runs
+            again.
 
     Example:
         >>> import dsnb
@@ -261,6 +276,7 @@ def from_dataset_id(
         rank=rank,
         world_size=world_size,
         at_end=at_end,
+        on_worker_loss=on_worker_loss,
     )
     address: ServiceAddress = service
     with _TemporaryChannel(address) as channel:
@@ -274,6 +290,7 @@ def from_dataset_id(
             hint="leave element_spec out",
         )
     _check_mode_of_registered(options.mode, known)
+    _require_replay(options, known)
     _require_end(at_end, known.cardinality)
     source = FromService(
         service=address,
@@ -286,21 +303,45 @@ def from_dataset_id(
     return Dataset(source)
 
 
-def _check_mode_of_registered(mode: ShardingPolicy, known: DatasetInfo) -> None:
-    offer = ShardingSupport(
-        file_count=known.num_files,
-        no_files_reason=known.no_file_sharding_reason,
-        has_shard_hint=known.has_shard_hint,
+def _sharding_support(info: DatasetInfo) -> ShardingSupport:
+    return ShardingSupport(
+        file_count=info.num_files,
+        no_files_reason=info.no_file_sharding_reason,
+        has_shard_hint=info.has_shard_hint,
     )
-    check_mode(mode.name, offer)
+
+
+def _require_replay(options: ReadOptions, info: DatasetInfo) -> None:
+    """Refuse `on_worker_loss="replay"` for what no worker can produce again."""
+    if options.on_worker_loss != REPLAY:
+        return
+    in_order = _sharding_support(info).makes_deterministic(options.mode.name)
+    reason = info.inexact_shard_reason if in_order else info.inexact_reason
+    if not reason and options.cached and info.cardinality == INFINITE_CARDINALITY:
+        reason = "the trainers of a cross-trainer cache share data without an end"
+    if reason:
+        raise FailedPreconditionError(
+            f'`on_worker_loss` is "{REPLAY}", and another worker may not make the same elements again: {reason}',
+            did="nothing was read",
+            hint='remove the cause, or use "repeat" (elements may come twice) or "raise" (an error if data are lost)',
+        )
+
+
+def _check_mode_of_registered(mode: ShardingPolicy, known: DatasetInfo) -> None:
+    check_mode(mode.name, _sharding_support(known))
     if mode is ShardingPolicy.DYNAMIC and known.unsplittable_reason:
         raise UnimplementedError(known.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
 
 
 def _register(
-    address: ServiceAddress, dataset: Dataset, compression: str, *, dataset_id: str | None, mode: str
+    address: ServiceAddress,
+    dataset: Dataset,
+    compression: str,
+    *,
+    dataset_id: str | None,
+    options: ReadOptions | None,
 ) -> RegisterReply:
-    operation = dataset.operation
+    operation, mode = dataset.operation, "" if options is None else options.mode.name
     _refuse_local_operations(operation)
     providers, unsplittable = _providers(operation)
     if mode == "DYNAMIC" and unsplittable is not None:
@@ -331,6 +372,8 @@ def _register(
         inexact_shard_reason=inexact_reason(made_deterministic(operation), sources_have_positions=False),
         libraries=graph.fingerprint.libraries,
     )
+    if options is not None:
+        _require_replay(options, info)
     request = RegisterRequest(dataset_id=dataset_id or "", nbytes=len(graph.definition), info=info)
     with _TemporaryChannel(address) as channel:
         reply = channel.upload(REGISTER, lambda: _registration(request, graph.definition))

@@ -7,6 +7,7 @@ from dsnb.client.options import ReadOptions, ShardingPolicy
 from dsnb.errors import (
     CacheWarning,
     CancelledError,
+    DataLossError,
     DataLossWarning,
     DeadlineExceededError,
     DsnbWarning,
@@ -106,6 +107,18 @@ def job_cancelled(job: str, by: str) -> CancelledError:
         f"the job {job!r} was cancelled by {by}",
         did="all its readers were stopped, and unread elements were dropped",
         hint="iterate the dataset again to start the job again",
+    )
+
+
+def lost_with_worker(text: str, options: ReadOptions) -> Exception:
+    """The error of a reader that may not lose data with a worker."""
+    return errors.mark_out_of_band(
+        DataLossError(
+            text,
+            did=f"this read has on_worker_loss={options.on_worker_loss!r}; it continues with the others if you call "
+            "`next` again",
+            hint="read the epoch again, or go on without what is missing",
+        )
     )
 
 

@@ -23,6 +23,7 @@ from dsnb.wire.schedule import consumer_name
 LOCAL = "LOCAL"
 
 DROP, PAD, REPEAT = "drop", "pad", "repeat"
+REPLAY, RAISE = "replay", "raise"
 
 
 class ShardingPolicy(enum.IntEnum):
@@ -100,6 +101,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Number of consumers of a coordinated read; 0 for other reads."""
     at_end: str = ""
     """What a coordinated read does with a last round that lacks elements: "drop", "pad" or "repeat"."""
+    on_worker_loss: str = ""
+    """The argument `on_worker_loss` of `distribute`; empty for None."""
     split_cache: str = ""
     """The operation of the pipeline that caches splits in the memory of each worker process; empty if there is none."""
 
@@ -129,7 +132,13 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             target_workers=self.target_workers,
             num_consumers=self.num_consumers,
             at_end=self.at_end,
+            on_worker_loss=self.on_worker_loss,
         )
+
+    @property
+    def raises_losses(self) -> bool:
+        """Whether data that are lost with a worker raise an error, and not a warning."""
+        return self.on_worker_loss in (RAISE, REPLAY)
 
     @property
     def round_robin(self) -> bool:
@@ -251,6 +260,7 @@ READ_RULES: Final[Mapping[str, Rule]] = {
     "rank": optional(rank_rule),
     "world_size": optional(integer(1)),
     "at_end": optional(one_of(DROP, PAD, REPEAT)),
+    "on_worker_loss": optional(one_of(REPLAY, REPEAT, DROP, RAISE)),
     "max_outstanding_requests": optional(integer(1, hint="pass 1 or more, or leave it out")),
     "data_transfer_protocol": transfer_protocol,
     "cross_trainer_cache": optional(instance(CrossTrainerCache, hint='pass dsnb.CrossTrainerCache("lr=0.1")')),
@@ -274,6 +284,7 @@ def read_options(
     rank: int | str | None = None,
     world_size: int | None = None,
     at_end: str | None = None,
+    on_worker_loss: str | None = None,
 ) -> ReadOptions:
     """Combine the arguments, each already checked by its rule in `READ_RULES`.
 
@@ -305,6 +316,7 @@ def read_options(
             "`cross_trainer_cache`: the cross-trainer cache requires named jobs, so that trainers can find each other",
             hint='add job_name="..."; the same one in each trainer',
         )
+    _check_loss_rule(on_worker_loss, processing_mode, num_consumers is not None, cross_trainer_cache is not None)
     return ReadOptions(
         mode=processing_mode,
         job_name=job_name or "",
@@ -318,6 +330,25 @@ def read_options(
         consumer_index=consumer_index or 0,
         num_consumers=num_consumers or 0,
         at_end=(at_end or DROP) if num_consumers else "",
+        on_worker_loss=on_worker_loss or "",
+    )
+
+
+def _check_loss_rule(on_worker_loss: str | None, mode: ShardingPolicy, coordinated: bool, cached: bool) -> None:
+    """Refuse to let another worker make up for a lost one where none can."""
+    if on_worker_loss not in (REPLAY, REPEAT):
+        return
+    if mode is ShardingPolicy.OFF:
+        why = "with OFF each worker produces the whole dataset, so none makes up for another"
+    elif coordinated:
+        why = "a round of a coordinated read comes from one worker and is whole or not at all"
+    elif cached and on_worker_loss == REPEAT:
+        why = "the trainers of a cross-trainer cache see one sequence, in which nothing is repeated"
+    else:
+        return
+    raise InvalidArgumentError(
+        f'`on_worker_loss` is "{on_worker_loss}": {why}',
+        hint='use "raise" to get an error when data are lost, or leave it out',
     )
 
 

@@ -592,7 +592,7 @@ class ReadStage(JobReader):
         self._pending_errors += [
             lasting for sink, error in failed if (lasting := self._tasks.handle_broken(sink, error))
         ]
-        self._tasks.apply_updates(updates)
+        self._pending_errors += self._tasks.apply_updates(updates)
         self._pending_errors += self._tasks.give_up_unreachable(updates).values()
 
     def _confirm_end(self, now: float) -> bool:

@@ -242,10 +242,13 @@ class TaskTable:
 
     # ---- updates from the dispatcher
 
-    def apply_updates(self, updates: Sequence[ClientUpdate]) -> None:
+    def apply_updates(self, updates: Sequence[ClientUpdate]) -> list[Exception]:
         """Apply the dispatcher's updates: open new tasks, close removed ones, warn of losses.
 
         Warnings come last: if warnings are turned into errors, the rest must already be done.
+
+        Returns:
+            The errors for losses that `on_worker_loss` does not allow; empty if losses only warn.
         """
         held = set(self._task_reads)
         for update in updates:
@@ -254,13 +257,17 @@ class TaskTable:
         losses = [loss for update in updates for loss in update.losses if self._concerns(loss, held)]
         self.lost += sum(loss.elements if loss.elements >= 0 else loss.splits for loss in losses)
         self.lost_parts += sum(loss.elements < 0 and not loss.splits for loss in losses)
-        for loss in losses:
-            self._announce_loss(loss)
+        told = [self._loss_text(loss) for loss in losses]
+        if told:
+            self.last_loss = told[-1]
+        for text in () if self._options.raises_losses else told:
+            self.warn(f"{text}; reading continues with the others")
         for update in updates:
             if update.evicted_by:
                 notices.warn_trainer_evicted(self._options, update.evicted_by)
             elif update.skipping:
                 notices.warn_trainer_loses_data(self._options)
+        return [notices.lost_with_worker(text, self._options) for text in told] if self._options.raises_losses else []
 
     def _concerns(self, loss: Loss, held: set[str]) -> bool:
         """Whether elements of this loss would have come to this reader."""
@@ -323,7 +330,7 @@ class TaskTable:
         self.set_tasks(tuple(tasks))
         return True
 
-    def _announce_loss(self, loss: Loss) -> None:
+    def _loss_text(self, loss: Loss) -> str:
         if loss.elements > 0:
             what = f"{plural(loss.elements, 'element')} of its part did not arrive and will not come"
         elif loss.splits and loss.elements:
@@ -335,8 +342,7 @@ class TaskTable:
         if loss.restarts:
             what = f"{what}; its part begins again".removeprefix("; ")
         job = f" (job {self._options.job_name!r})" if self._options.job_name else ""
-        self.last_loss = f"worker {loss.worker} {loss.reason}{job}: {what}"
-        self.warn(f"{self.last_loss}; reading continues with the others")
+        return f"worker {loss.worker} {loss.reason}{job}: {what}"
 
     def warn(self, text: str) -> None:
         """Emit a warning of lost data."""

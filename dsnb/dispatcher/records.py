@@ -75,6 +75,7 @@ class JobCreated(Stored, frozen=True, kw_only=True):
     target_workers: str
     num_consumers: int = 0
     at_end: str = ""
+    on_worker_loss: str = ""
 
 
 class JobForgotten(Stored, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ class Unassignment(msgspec.Struct, forbid_unknown_fields=True):
 
     worker: str
     reason: str
+    died: bool = False
 
 
 def merge_positions(*groups: Iterable[TrainerPosition]) -> tuple[TrainerPosition, ...]:

@@ -157,6 +157,7 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
     target_workers: str
     num_consumers: int = 0
     at_end: str = ""
+    on_worker_loss: str = ""
     iterations: dict[int, Iteration] = msgspec.field(default_factory=dict)
     archived_iterations: Ranges = msgspec.field(default_factory=Ranges)
     """Numbers of finished iterations of which nothing else is kept."""
@@ -356,7 +357,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     def _task_unassigned(self, record: r.TaskUnassigned) -> None:
         task = self.tasks[record.task_id]
-        task.unassignment = Unassignment(record.worker, record.reason)
+        task.unassignment = Unassignment(record.worker, record.reason, record.died)
         task.consumed_positions = merge_positions(task.consumed_positions, record.trainers)
         task.worker = ""
         task.worker_deaths += record.died
@@ -370,7 +371,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         task.unfinished_splits, task.splits_done = SplitRanges(), ()
         task.grants.clear()
         task.splits_given.clear()
-        if record.start_position is None:
+        begin = record.start_position
+        if begin is None or not begin.taken_over:
             task.incarnation += 1  # clients said of the one before what they have of the old sequence
             task.sequence_incarnation, task.all_splits, task.total_splits, task.consumed_positions = (
                 task.incarnation,
@@ -381,10 +383,13 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             if self.jobs[task.job].mode == "DYNAMIC":
                 task.start_position = None  # the splits of the resumed position are lost
         else:  # what clients said that they consumed: they may be lost before the worker's first report
-            task.consumed_positions = merge_positions(task.consumed_positions, record.start_position.trainers)
-        for given in record.start_position.splits if record.start_position else ():
+            task.consumed_positions = merge_positions(task.consumed_positions, begin.trainers)
+        for given in begin.splits if begin is not None else ():
             self._set_grant(task, given)
             task.unfinished_splits.add(given.provider, given.repetition, given.first, given.end)
+            if task.incarnation == task.sequence_incarnation:
+                task.all_splits.add(given.provider, given.repetition, given.first, given.end)
+                task.total_splits += given.end - given.first
         self.iteration(task.job, task.iteration).allows_several_tasks = True
 
     def _task_ended(self, record: r.TaskEnded) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 from dsnb.dispatcher.context import ConsumerState
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.handlers.membership import JOBS_KEPT
+from dsnb.dispatcher.handlers.reassignment import guarantee
 from dsnb.dispatcher.handlers.rounds import consumer_states, waits_for
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_history import SplitHistory
@@ -166,6 +167,7 @@ def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | 
         _trainer(job, totals, trainer_id, clients.get(trainer_id, ()), reported, one_host=one_host)
         for trainer_id in totals.trainer_ids()
     )
+    promised, why = guarantee(core, job)
     return JobStatus(
         name=job.name,
         anonymous=job.anonymous,
@@ -188,6 +190,8 @@ def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | 
         rounds=_rounds(core, job, newest),
         links=tuple(_links(totals, worker_names)),
         stages=tuple(stages_of(totals)),
+        guarantee=promised,
+        guarantee_reason=why,
     )
 
 

@@ -243,6 +243,8 @@ class JobStatus(StatusRecord, JobParameters, frozen=True, kw_only=True):
         grants: The newest runs of splits that were assigned to tasks, in the mode DYNAMIC; the oldest first.
         rounds: The rounds of the newest iteration, in a coordinated read; else None.
         links: The transfer of each client and task.
+        guarantee: How often each element comes if workers die: "exactly once", "at least once" or "at most once".
+        guarantee_reason: Why it is not "exactly once"; empty if it is.
     """
 
     name: str
@@ -264,6 +266,8 @@ class JobStatus(StatusRecord, JobParameters, frozen=True, kw_only=True):
     grants: tuple[GrantStatus, ...] = ()
     rounds: RoundsStatus | None = None
     links: tuple[LinkReport, ...] = ()
+    guarantee: str = ""
+    guarantee_reason: str = ""
 
     def __repr__(self) -> str:
         from dsnb.monitor.status_text import job_lines  # the tables that it prints are made of the classes of this file

@@ -7,7 +7,7 @@ from html import escape
 from dsnb.monitor.formatting import format_mode, plural
 from dsnb.monitor.hosts import host_lines
 from dsnb.monitor.snapshot import NOT_ENCRYPTED, JobStatus, Snapshot
-from dsnb.monitor.status_text import autoscale_text
+from dsnb.monitor.status_text import autoscale_text, guarantee_text
 from dsnb.monitor.tables import has_lost_elements, html_table, trainer_table, worker_table
 
 _MAX_JOBS = 8
@@ -63,4 +63,5 @@ def job_html(job: JobStatus) -> str:
         f"<p><b>job {escape(job.name)}</b> ({format_mode(job.mode)}{sharing}): {job.state}, "
         f"{job.produced:,} elements produced, {job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
     )
+    title += f"<p>{escape(guarantee_text(job))}</p>" if job.guarantee else ""
     return title + (html_table(trainer_table(job, _TRAINER_COLUMNS), bars=True) if job.trainers else "")

@@ -65,10 +65,18 @@ def job_lines(job: JobStatus) -> Iterator[str]:
     yield f"job {job.name}: {format_mode(job.mode)}, pass {job.iteration + 1}, {job.state}"
     yield f"  {job.pipeline}"
     yield f"  {job.produced:,} elements produced, {job.consumed:,} consumed"
+    if job.guarantee:  # not in recordings of earlier versions
+        yield f"  {guarantee_text(job)}"
     yield from split_lines(job)
     for shard in job.shards:
         yield f"  shard {shard.shard} of {len(job.shards)}: {shard.state}{shard.worker and f' on {shard.worker}'}"
     yield from text_table(trainer_table(job, _TRAINER_COLUMNS))
+
+
+def guarantee_text(job: JobStatus) -> str:
+    """How often each element of a job comes if workers die, and why."""
+    reason = f": {job.guarantee_reason}" if job.guarantee_reason else ""
+    return f"if a worker dies, each element comes {job.guarantee}{reason}"
 
 
 def split_lines(job: JobStatus) -> Iterator[str]:

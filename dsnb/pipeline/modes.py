@@ -35,6 +35,10 @@ class ShardingSupport(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a mode divides this pipeline by files."""
         return mode in ("FILE", "FILE_OR_DATA") and not self.no_files_reason
 
+    def makes_deterministic(self, mode: str) -> bool:
+        """Whether workers run this pipeline in order in a mode, even if it sets `deterministic=False`."""
+        return mode in STATIC_MODES and not self.shards_by_file(mode)
+
 
 def check_mode(mode: str, support: ShardingSupport) -> None:
     """Refuse a mode that a pipeline does not allow.

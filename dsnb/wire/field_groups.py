@@ -29,6 +29,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
         target_workers: The argument `target_workers` of `distribute`.
         num_consumers: The number of consumers of a coordinated read; 0 for other reads.
         at_end: The argument `at_end` of `distribute`; empty unless it is a coordinated read.
+        on_worker_loss: The argument `on_worker_loss` of `distribute`; empty for None.
     """
 
     mode: str = ""
@@ -37,6 +38,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     target_workers: str = ""
     num_consumers: int = 0
     at_end: str = ""
+    on_worker_loss: str = ""
 
 
 class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True):

@@ -95,6 +95,28 @@ def test_a_trainer_has_a_name(trainer_id: Any) -> None:
             {"cross_trainer_cache": CrossTrainerCache("a"), "job_name": "j", "consumer_index": 0, "num_consumers": 2},
             "does not support coordinated reads",
         ),
+        ({"on_worker_loss": "ignore"}, "`on_worker_loss` is 'ignore'"),
+        ({"on_worker_loss": "replay"}, '`on_worker_loss` is "replay": with OFF each worker produces the whole dataset'),
+        ({"on_worker_loss": "repeat"}, '`on_worker_loss` is "repeat": with OFF each worker produces the whole dataset'),
+        (
+            {
+                "mode": ShardingPolicy.DYNAMIC,
+                "on_worker_loss": "repeat",
+                "job_name": "j",
+                "consumer_index": 0,
+                "num_consumers": 2,
+            },
+            '`on_worker_loss` is "repeat": a round of a coordinated read comes from one worker',
+        ),
+        (
+            {
+                "mode": ShardingPolicy.DYNAMIC,
+                "on_worker_loss": "repeat",
+                "job_name": "j",
+                "cross_trainer_cache": CrossTrainerCache("a"),
+            },
+            "the trainers of a cross-trainer cache see one sequence",
+        ),
     ],
 )
 def test_an_argument_that_can_never_be_right_is_refused_and_named(wrong: dict[str, Any], told: str) -> None:

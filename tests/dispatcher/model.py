@@ -18,7 +18,16 @@ from dsnb.dispatcher.handlers.positions import start_position_of
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.state import State, Task, replay
 from dsnb.errors import DsnbError
-from dsnb.wire.messages import ClientReport, JoinReply, JoinRequest, Loss, TaskInfo, TrainerPosition, WorkerReport
+from dsnb.wire.messages import (
+    ClientReport,
+    JoinReply,
+    JoinRequest,
+    Loss,
+    TaskInfo,
+    TaskPosition,
+    TrainerPosition,
+    WorkerReport,
+)
 from dsnb.wire.ranges import Ranges
 from tests.dispatcher.actors import Order, Pipeline, SimClient, SimTask, SimWorker
 from tests.dispatcher.books import PassBook, TaskBook
@@ -44,6 +53,7 @@ class Seen:
     consumed: int = 0
     twice: int = 0
     taken_over: int = 0
+    repeated: int = 0
     behind: int = 0
     """Of those, tasks that were begun behind their first element."""
     given_up: int = 0
@@ -319,6 +329,9 @@ class Model:
             state = self.core.state.tasks[record.task_id]
             book.begin_sequence(record.task_id, record.worker, state.sequence_incarnation, state.shard)
             return
+        if not begin.taken_over:
+            self._learn_repeated(record.task_id, record.worker, begin)
+            return
         task.worker = record.worker
         self.seen.taken_over += 1
         self.seen.behind += begin.first_index > 0
@@ -333,6 +346,22 @@ class Model:
             consumed = [(0, position.offset), *((part.first, part.end) for part in position.consumed)]
             ends = [(first, min(end, len(task.values))) for first, end in consumed]
             self.is_settled(book, position.trainer_id, task, ends)
+
+    def _learn_repeated(self, task_id: str, worker: str, begin: TaskPosition) -> None:
+        """A task makes again what it had not finished: all that readers lack is there, and may come twice."""
+        book, state = self._pass_of[task_id], self.core.state.tasks[task_id]
+        missing = book.missing([book.tasks[task_id]]) - book.held(self.readers(book.job, book.number)) - book.lost
+        again = book.begin_sequence(task_id, worker, state.sequence_incarnation, state.shard)
+        again.splits += [
+            (part.repetition, split)
+            for part in begin.splits
+            if part.provider == 0
+            for split in range(part.first, part.end)
+        ]
+        keys = {("", key) for key in book.expected(again)}
+        assert missing <= keys or not book.split, f"nobody makes {sorted(missing - keys, key=repr)[:5]} again"
+        book.uncertain |= keys
+        self.seen.repeated += 1
 
     def _lose_knowledge(self, uid: str) -> None:
         """A worker is gone: what it alone knew of clients that are gone as well may come again."""

@@ -49,12 +49,17 @@ SOURCES = (
     Source((), {"length": 7}, {"cardinality": 7}),
     Source((7,), {"repetitions": 1 << 20, "length": None}, {"cardinality": -1}),
 )
-MODES = [
-    *[("DYNAMIC", False)] * 4,
-    ("OFF", False),
-    ("DATA", False),
-    ("DYNAMIC", True),
-    ("OFF", True),
+Mode = tuple[str, bool, str]
+"""A processing mode, whether trainers share a cache, and `on_worker_loss`."""
+MODES: list[Mode] = [
+    *[("DYNAMIC", False, "")] * 3,
+    ("DYNAMIC", False, "repeat"),
+    ("DYNAMIC", False, "drop"),
+    ("OFF", False, ""),
+    ("DATA", False, ""),
+    ("DATA", False, "repeat"),
+    ("DYNAMIC", True, ""),
+    ("OFF", True, ""),
 ]
 ROUNDS = 24
 """Rounds in which everybody moves, after which each reader has come to the end of its pass; the slowest waits out a
@@ -87,7 +92,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.records = 0
 
     @initialize(source=st.sampled_from(range(len(SOURCES))), workers=st.integers(1, 3), mode=modes, readers=few)
-    def a_service_at_work(self, source: int, workers: int, mode: tuple[str, bool], readers: int) -> None:
+    def a_service_at_work(self, source: int, workers: int, mode: Mode, readers: int) -> None:
         """Most of what can go wrong needs workers and readers: begin with them."""
         for number in range(workers):
             self.worker_arrives(number)
@@ -152,7 +157,7 @@ class CoreMachine(RuleBasedStateMachine):
         worker = one(self.connected(), number)
         self.service.break_worker(worker)
         if number % 2 and self.datasets:
-            self.client_joins(number, "b", ("DYNAMIC", False))
+            self.client_joins(number, "b", ("DYNAMIC", False, ""))
         self.service.wait(ticks * INTERVAL, self.service.keep_alive)
         if number % 4 < 3 and not worker.dead:  # another may have been started at its address
             self.service.arrive(worker)
@@ -312,17 +317,18 @@ class CoreMachine(RuleBasedStateMachine):
         with suppress(InvalidArgumentError):  # the chosen id has another pipeline, and somebody reads it
             self.datasets.append(SOURCES[at].register(self.service, number, **changes))
 
-    def join(self, dataset: int, job: str, mode: tuple[str, bool], number: int) -> None:
+    def join(self, dataset: int, job: str, mode: Mode, number: int) -> None:
         cached = mode[1]
         trainer = f"trainer {number % 2}" if cached else ""
         self.service.join(
             one(self.datasets, dataset), job, mode[0], cached=cached, trainer_id=trainer,
             complete_only=cached and number % 3 > 0, iteration=0 if cached else number // 4 % 2,
+            on_worker_loss=mode[2],
         )  # fmt: skip
 
     @precondition(lambda self: self.datasets and len(self.service.clients) < 5)
     @rule(number=pick, job=st.sampled_from(["", "a", "a", "b"]), mode=modes)
-    def client_joins(self, number: int, job: str, mode: tuple[str, bool]) -> None:
+    def client_joins(self, number: int, job: str, mode: Mode) -> None:
         # Another mode, another pipeline, a dataset that is forgotten: refused, and the model sees that nothing changed.
         with suppress(DsnbError):
             self.join(number, job, mode, number)
@@ -334,7 +340,7 @@ class CoreMachine(RuleBasedStateMachine):
         with suppress(DsnbError):
             self.service.join(
                 job.dataset_id, job.name, job.mode, cached=job.cached, complete_only=job.cached and number % 3 > 0,
-                trainer_id=f"trainer {number % 2}" if job.cached else "",
+                trainer_id=f"trainer {number % 2}" if job.cached else "", on_worker_loss=job.on_worker_loss,
             )  # fmt: skip
 
     @precondition(readers)
@@ -414,7 +420,7 @@ class CoreMachine(RuleBasedStateMachine):
         """After it kept a decision and before anybody heard of it; some come back at once, some later or never."""
         deeds: list[Callable[[], object]] = [
             lambda: None,
-            lambda: self.client_joins(number, "b", ("DYNAMIC", False)),
+            lambda: self.client_joins(number, "b", ("DYNAMIC", False, "")),
             lambda: self.connected() and self.worker_breaks_and_returns(number, 8),
             lambda: self.connected() and self.worker_arrives(number, again=True),
             lambda: self.connected() and self.worker_stops(number),

@@ -12,6 +12,7 @@ from dsnb.dispatcher.handlers.orders import requested_task_order
 from dsnb.dispatcher.state import replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dsnb.wire.messages import ClientReport, EndRequest, SplitGrant, SplitsReply, SplitsRequest, TaskReport
+from tests.dispatcher.actors import Pipeline
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import CONFIG, Service
 
@@ -167,6 +168,57 @@ def test_what_a_worker_loses_that_is_replaced_at_its_address_is_announced_as_a_w
     told = [(told.level, told.text) for told in service.instructions if isinstance(told, e.Announce)]
     assert ("warning", "job 'anonymous-5000': 3 elements of the part of worker w0 did not reach its readers") in told
     assert [(loss.reason, loss.elements) for loss in client.losses] == [("was started again", 3)]
+
+
+# ---- on_worker_loss
+
+
+def reading_with(rule: str, **changes: Any) -> tuple[Service, SimClient, SimWorker, SimTask, SimWorker]:
+    """A client that has read two of four elements of a worker; another worker has nothing yet."""
+    service = Service()
+    worker, other = service.add_worker("w0"), service.add_worker("w1")
+    client = service.join(service.register(20, cardinality=20, **changes), on_worker_loss=rule)
+    task = service.task(worker)
+    service.ask(task, want=4)
+    service.consume(task, 2)
+    service.report(worker)
+    return service, client, worker, task, other
+
+
+def test_repeat_begins_unfinished_splits_again_in_a_new_sequence() -> None:
+    service, client, worker, task, other = reading_with("repeat", inexact_reason="it draws at random")
+    service.kill(worker)
+    service.hear(client)
+    assert (service.lost(client), client.losses) == (0, [])
+    again = other.tasks[task.task_id]
+    assert run_of(service.ask(again, want=4)) == (2, 4), "two of the splits were consumed"
+    told = [(told.level, told.text) for told in service.instructions if isinstance(told, e.Announce)]
+    assert told[-1][0] == "warning"
+    assert told[-1][1].endswith("repeats the part of worker w0: elements of its unfinished splits may come twice")
+
+
+@pytest.mark.parametrize("rule, lost", [("drop", 2), ("", 0), ("raise", 0)])
+def test_drop_makes_nothing_again_that_was_partly_delivered(rule: str, lost: int) -> None:
+    service, client, worker, _, _ = reading_with(rule)
+    service.kill(worker)
+    service.hear(client)
+    assert service.lost(client) == lost
+    assert [loss.elements for loss in client.losses] == ([lost] if lost else [])
+
+
+def test_drop_does_not_drop_what_a_worker_hands_over_that_stops() -> None:
+    service, client, worker, _, _ = reading_with("drop")
+    service.stop(worker)
+    service.hear(client)
+    assert (service.lost(client), client.losses) == (0, [])
+
+
+@pytest.mark.parametrize("rule, lost", [("replay", 0), ("repeat", 0), ("", 2), ("raise", 2)])
+def test_replay_and_repeat_do_not_limit_the_work(rule: str, lost: int) -> None:
+    service, client, worker, _, _ = reading_with(rule, makes=Pipeline(slow=True))
+    service.kill(worker)
+    service.hear(client)
+    assert service.lost(client) == lost
 
 
 def test_what_was_done_before_a_worker_began_again_does_not_make_up_for_what_it_loses_then() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import dsnb
 from dsnb import ShardingPolicy
-from dsnb.errors import CacheWarning, DataLossWarning
+from dsnb.errors import CacheWarning, DataLossError, DataLossWarning, FailedPreconditionError
 from dsnb.monitor.formatting import plural
 from dsnb.monitor.snapshot import Snapshot
 from tests.support.cluster import Cluster
@@ -198,6 +198,82 @@ def test_a_dead_workers_shard_of_the_files_is_lost_with_words_that_say_that_its_
     assert any(told in event.text for event in scene.status().events)
     assert str(scene.cluster.job("train")).splitlines()[-1].split()[-1] == "unknown"
     assert "elements lost" in scene.status()._repr_html_()
+
+
+# ---- on_worker_loss
+
+
+def lose_a_part(scene: Scene, rule: str, *, deterministic: bool) -> tuple[list[int], list[str], list[DataLossError]]:
+    """Read 3,000 numbers in the mode DYNAMIC while a worker dies: what came, the warnings and the errors."""
+
+    def wait(number: int) -> int:
+        time.sleep(0.001)
+        return number
+
+    dataset = dsnb.Dataset.range(3_000).map(wait, num_parallel_calls=2, deterministic=deterministic)
+    distributed = dataset.apply(
+        dsnb.distribute("distributed_epoch", scene.service, job_name="train", on_worker_loss=rule)
+    )
+    elements, errors = iter(distributed), list[DataLossError]()
+    got = first(300, elements)
+    scene.kill()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        while True:
+            try:
+                got.append(int(next(elements)))
+            except DataLossError as error:
+                errors.append(error)
+            except StopIteration:
+                return got, told(caught), errors
+
+
+@pytest.mark.slow
+def test_repeat_gives_each_element_at_least_once_where_nothing_can_be_replayed(scene: Scene) -> None:
+    got, warned, errors = lose_a_part(scene, "repeat", deterministic=False)
+    assert set(got) == set(range(3_000))
+    assert (warned, errors) == ([], [])
+    job = scene.cluster.job("train")
+    assert (job.lost_splits, [trainer.lost for trainer in job.trainers]) == (0, [0])
+    assert (job.guarantee, job.guarantee_reason) == (
+        "at least once",
+        "map(wait) hands out what is ready first (deterministic=False)",
+    )
+    assert f"if a worker dies, each element comes at least once: {job.guarantee_reason}" in str(job)
+    assert any("repeats the part of worker w0" in event.text for event in scene.status().events)
+
+
+@pytest.mark.slow
+def test_raise_gives_an_error_with_the_number_and_the_rest_if_it_is_asked_for(scene: Scene) -> None:
+    got, warned, (error,) = lose_a_part(scene, "raise", deterministic=False)
+    assert max(Counter(got).values()) == 1
+    missing = 3_000 - len(got)
+    assert f"{plural(missing, 'element')} of its part did not arrive and will not come" in error.what
+    assert "it continues with the others if you call `next` again" in error.did
+    assert warned == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["replay", "repeat", "raise"])
+def test_what_can_be_replayed_comes_once_with(rule: str, scene: Scene) -> None:
+    got, warned, errors = lose_a_part(scene, rule, deterministic=True)
+    assert Counter(got) == Counter(range(3_000))
+    assert (warned, errors) == ([], [])
+    assert scene.cluster.job("train").guarantee == "exactly once"
+
+
+@pytest.mark.slow
+def test_drop_counts_what_did_not_arrive_although_it_could_be_replayed(scene: Scene) -> None:
+    got, (warning,), errors = lose_a_part(scene, "drop", deterministic=True)
+    assert max(Counter(got).values()) == 1
+    assert errors == []
+    assert f"{plural(3_000 - len(got), 'element')} of its part did not arrive and will not come" in warning
+
+
+def test_replay_is_refused_for_a_pipeline_that_nobody_can_run_again(scene: Scene) -> None:
+    with pytest.raises(FailedPreconditionError, match=r"map\(wait\) hands out what is ready first") as caught:
+        lose_a_part(scene, "replay", deterministic=False)
+    assert '"repeat"' in caught.value.hint
 
 
 @pytest.mark.slow

@@ -46,6 +46,9 @@ def _parameter_differences(job: Job, request: JoinRequest) -> list[str]:
         differ.append(f"Existing num_consumers: <{job.num_consumers or None}>; got <{request.num_consumers or None}>")
     if job.at_end != request.at_end:
         differ.append(f"Existing at_end: <{job.at_end or None}>; got <{request.at_end or None}>")
+    if job.on_worker_loss != request.on_worker_loss:
+        existing, given = job.on_worker_loss or None, request.on_worker_loss or None
+        differ.append(f"Existing on_worker_loss: <{existing}>; got <{given}>")
     if job.cached != request.cached:
         differ.append(f"Existing cross-trainer cache: {_ENABLED_TEXT[job.cached]}; got {_ENABLED_TEXT[request.cached]}")
     if job.target_workers != request.target_workers:

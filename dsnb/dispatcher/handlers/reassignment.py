@@ -15,7 +15,8 @@ numbers, so clients continue in the same sequence.
 This requires a pipeline that produces the same number of elements in the same order again, and a bounded amount of
 repeated work. Otherwise the dispatcher gives the task up, and counts and announces what did not arrive: elements where
 the pipeline makes one element of each split, splits otherwise. A task of which no client received anything can always
-begin again.
+begin again. `on_worker_loss` of the job may say otherwise: "replay" does not limit the work, "repeat" begins unfinished
+splits or the shard again in a new sequence, and "drop" gives up whatever was partly delivered.
 
 The dispatcher also gives up a task whose workers die one after another without progress: its elements kill them.
 
@@ -187,38 +188,65 @@ def reassign_or_give_up(core: Context, task: Task) -> None:
     trainers = _trainer_positions(
         task, holdings_by_client if job.cached else [("", client, holding) for _, client, holding in holdings_by_client]
     )
-    if _can_take_over(core, job, task, task.unassignment, trainers):
-        worker = least_busy(core, iteration)
-        if worker is not None:
-            _assign(core, task, worker, trainers)
-    else:
+    if not _another_may_begin(job, task, task.unassignment):
         _give_up(core, job, task, trainers)
-
-
-def _can_take_over(
-    core: Context, job: Job, task: Task, unassignment: Unassignment, trainers: list[TrainerPosition]
-) -> bool:
-    """Whether another worker can take over an unassigned task."""
-    ends_with_its_worker = job.mode == "OFF" and unassignment.worker != ""
-    if ends_with_its_worker or task.worker_deaths >= MAX_WORKER_DEATHS or task.unfinished_splits.truncated:
-        return False
+        return
     untouched = not any(t.offset or t.consumed or any(reader.received for reader in t.readers) for t in trainers)
-    return untouched or not no_takeover_reason(core, task)
+    takes_over = untouched or not no_takeover_reason(core, task)
+    if not takes_over and job.on_worker_loss != "repeat":
+        _give_up(core, job, task, trainers)
+    elif (worker := least_busy(core, iteration)) is not None:
+        _assign(
+            core,
+            task,
+            worker,
+            _takeover_position(core, task, trainers) if takes_over else _repeated_position(iteration, task),
+        )
+
+
+def _another_may_begin(job: Job, task: Task, unassignment: Unassignment) -> bool:
+    """Whether another worker may produce an unassigned task at all, be it from where it was or from its beginning."""
+    ends_with_its_worker = job.mode == "OFF" and unassignment.worker != ""
+    deadly = task.worker_deaths >= MAX_WORKER_DEATHS
+    return not (ends_with_its_worker or deadly or task.unfinished_splits.truncated)
 
 
 def no_takeover_reason(core: Context, task: Task) -> str:
     """Why no other worker could take a task over, as text; empty if one could."""
     job = core.state.jobs[task.job]
-    dataset = core.state.datasets[job.dataset_id].info
-    if job.cached and is_endless(core, job):
-        return "trainers share endless data"
-    if inexact := shards.inexact_reason(dataset, job.mode):
-        return inexact
+    if job.on_worker_loss == "drop" and task.unassignment is not None and task.unassignment.died:
+        return 'on_worker_loss is "drop"'
+    if reason := no_replay_reason(core, job):
+        return reason
     if task.unfinished_splits.truncated:
         return "it was given more runs of splits than are remembered"
-    if task.resume_position is not None and task.resume_position.repeated_ms > MAX_REPEATED_MS:
-        return f"about {task.resume_position.repeated_ms // 1000} s of work would have to be done again"
+    repeated_ms = task.resume_position.repeated_ms if task.resume_position is not None else 0
+    if repeated_ms > MAX_REPEATED_MS and job.on_worker_loss not in ("replay", "repeat"):
+        return f"about {repeated_ms // 1000} s of work would have to be done again"
     return ""
+
+
+def no_replay_reason(core: Context, job: Job) -> str:
+    """Why no other worker can make the elements of a job's tasks again, as text; empty if one can."""
+    if job.cached and is_endless(core, job):
+        return "trainers share endless data"
+    return shards.inexact_reason(core.state.datasets[job.dataset_id].info, job.mode)
+
+
+def guarantee(core: Context, job: Job) -> tuple[str, str]:
+    """How often each element of a job comes if workers die, and why it is not "exactly once"."""
+    if job.mode == "OFF":
+        return "at most once", "each worker produces the whole dataset"
+    if job.num_consumers:
+        return "at most once", "a round is whole or not at all"
+    if job.on_worker_loss == "drop":
+        return "at most once", 'on_worker_loss is "drop"'
+    reason = no_replay_reason(core, job)
+    return (
+        ("exactly once", "")
+        if not reason
+        else ("at least once" if job.on_worker_loss == "repeat" else "at most once", reason)
+    )
 
 
 def waits_for_worker(core: Context, job: Job, iteration: Iteration, worker: Worker) -> bool:
@@ -250,10 +278,9 @@ def _is_overdue(core: Context, worker: Worker) -> bool:
     return core.transient.worker_deadlines.get(worker.uid, core.now) < core.now
 
 
-def _assign(core: Context, task: Task, worker: Worker, trainers: list[TrainerPosition]) -> None:
+def _assign(core: Context, task: Task, worker: Worker, begin: TaskPosition) -> None:
     before = task.unassignment
     assert before is not None
-    begin = _takeover_position(core, task, trainers)
     if begin.first_index:
         _close_iteration(core, task)  # at once: the new worker begins without the first elements
     core.transient.holdings.pop(task.task_id, None)
@@ -263,8 +290,11 @@ def _assign(core: Context, task: Task, worker: Worker, trainers: list[TrainerPos
         e.NotifyClients(job=task.job, iteration=task.iteration),
     )
     if before.worker:  # empty if the task was suspended because its iteration had no clients
-        text = f"job {task.job!r}: worker {worker.name} takes over the part of worker {before.worker}"
-        core.instruct(e.Announce(level="info", text=text))
+        does = "takes over" if begin.taken_over else "repeats"
+        text = f"job {task.job!r}: worker {worker.name} {does} the part of worker {before.worker}"
+        if not begin.taken_over:
+            text += ": elements of its unfinished splits may come twice"
+        core.instruct(e.Announce(level="info" if begin.taken_over else "warning", text=text))
 
 
 def _close_iteration(core: Context, task: Task) -> None:
@@ -293,6 +323,11 @@ def _takeover_position(core: Context, task: Task, trainers: list[TrainerPosition
         pipeline_position=resume.pipeline_position,
         trainers=tuple(trainers),
     )
+
+
+def _repeated_position(iteration: Iteration, task: Task) -> TaskPosition:
+    """Where a worker begins a new sequence of all that an unassigned task had not finished."""
+    return TaskPosition(entropy=entropy_of(iteration, task), splits=task.unfinished_splits.ranges())
 
 
 def _trainer_positions(task: Task, holdings: Iterable[tuple[str, str, TaskHolding]]) -> list[TrainerPosition]:

@@ -38,8 +38,7 @@ def check(core: Context, request: JoinRequest, info: DatasetInfo) -> None:
 
 def inexact_reason(info: DatasetInfo, mode: str) -> str:
     """Why tasks of a dataset may make other elements when they run again, as text; empty if they make the same."""
-    by_file = _offer(info).shards_by_file(mode)
-    return info.inexact_shard_reason if mode in STATIC_MODES and not by_file else info.inexact_reason
+    return info.inexact_shard_reason if _offer(info).makes_deterministic(mode) else info.inexact_reason
 
 
 def shard_size(info: DatasetInfo, mode: str, number: int, index: int) -> int | None:

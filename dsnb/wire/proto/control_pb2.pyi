@@ -105,7 +105,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "at_end", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "at_end", "on_worker_loss", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class JoinRequest(_message.Message):
     NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
     AT_END_FIELD_NUMBER: _ClassVar[int]
+    ON_WORKER_LOSS_FIELD_NUMBER: _ClassVar[int]
     SKIP_FINISHED_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -136,11 +137,12 @@ class JoinRequest(_message.Message):
     num_consumers: int
     consumer_index: int
     at_end: str
+    on_worker_loss: str
     skip_finished: bool
     previous_client_id: str
     previous_iteration: int
     holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., at_end: _Optional[str] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class PositionRequest(_message.Message):
     __slots__ = ("client_id",)
@@ -1151,7 +1153,7 @@ class RoundsStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerStatus, _Mapping]]] = ..., halted: bool = ..., dropped: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end")
+    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end", "on_worker_loss", "guarantee", "guarantee_reason")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1177,6 +1179,9 @@ class JobStatus(_message.Message):
     TARGET_WORKERS_FIELD_NUMBER: _ClassVar[int]
     NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     AT_END_FIELD_NUMBER: _ClassVar[int]
+    ON_WORKER_LOSS_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEE_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEE_REASON_FIELD_NUMBER: _ClassVar[int]
     name: str
     anonymous: bool
     dataset_id: str
@@ -1202,7 +1207,10 @@ class JobStatus(_message.Message):
     target_workers: str
     num_consumers: int
     at_end: str
-    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ...) -> None: ...
+    on_worker_loss: str
+    guarantee: str
+    guarantee_reason: str
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., guarantee: _Optional[str] = ..., guarantee_reason: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "host", "host_id", "tags")
