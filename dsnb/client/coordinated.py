@@ -168,12 +168,9 @@ class CoordinatedTaskTable(TaskTable):
                 hold.last_sent_counters = counters
                 self._send_credit(hold)
 
-    def _announce_loss(self, loss: Loss) -> None:
-        self.last_loss = f"worker {loss.worker} {loss.reason} (job {self._options.job_name!r})"
-        self.warn(
-            f"{self.last_loss}: elements that not all consumers received will not arrive; the other workers continue "
-            "to give rounds"
-        )
+    def _loss_text(self, loss: Loss) -> str:
+        worker = f"worker {loss.worker} {loss.reason} (job {self._options.job_name!r})"
+        return f"{worker}: elements that not all consumers received will not arrive"
 
     def warn(self, text: str) -> None:
         self._inbox.loss_warnings.append(text)
@@ -465,8 +462,10 @@ class CoordinatedStage(JobReader):
         return piece
 
     def _warn_of_losses(self) -> None:
-        """Emit all warnings that wait. If warnings are errors, the next call goes on with the others."""
+        """Emit all warnings that wait, or raise the first; the next call goes on with the others."""
         while warning := self._next_warning():
+            if self._options.raises_losses:
+                raise notices.lost_with_worker(warning, self._options)
             errors.warn(warning, DataLossWarning)
 
     def _next_warning(self) -> str:
@@ -562,8 +561,8 @@ class CoordinatedStage(JobReader):
                 self._inbox.failed.clear()
                 retry, self._inbox.retry = self._inbox.retry, False
             try:
-                for loss in self._tasks.apply_updates(updates):
-                    self._queue_error("", loss)
+                for loss in self._tasks.apply_updates(updates):  # the user's thread raises it, like other losses
+                    self._tasks.warn(loss.what)
                 for task_id, unreachable in self._tasks.give_up_unreachable(updates).items():
                     self._queue_error(task_id, unreachable)
                 if retry:

@@ -110,16 +110,16 @@ def job_cancelled(job: str, by: str) -> CancelledError:
     )
 
 
-def lost_with_worker(text: str, options: ReadOptions) -> Exception:
+def lost_with_worker(text: str, options: ReadOptions) -> DataLossError:
     """The error of a reader that may not lose data with a worker."""
-    return errors.mark_out_of_band(
-        DataLossError(
-            text,
-            did=f"this read has on_worker_loss={options.on_worker_loss!r}; it continues with the others if you call "
-            "`next` again",
-            hint="read the epoch again, or go on without what is missing",
-        )
+    error = DataLossError(
+        text,
+        did=f"this read has on_worker_loss={options.on_worker_loss!r}; it continues with the others if you call "
+        "`next` again",
+        hint="read the epoch again, or go on without what is missing",
     )
+    errors.mark_out_of_band(error)
+    return error
 
 
 def service_ended(name: str, reason: str) -> UnavailableError:

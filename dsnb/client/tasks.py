@@ -242,7 +242,7 @@ class TaskTable:
 
     # ---- updates from the dispatcher
 
-    def apply_updates(self, updates: Sequence[ClientUpdate]) -> list[Exception]:
+    def apply_updates(self, updates: Sequence[ClientUpdate]) -> list[DataLossError]:
         """Apply the dispatcher's updates: open new tasks, close removed ones, warn of losses.
 
         Warnings come last: if warnings are turned into errors, the rest must already be done.

@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dsnb
-from dsnb.errors import DataLossWarning, DeadlineExceededError
+from dsnb.errors import DataLossError, DataLossWarning, DeadlineExceededError
 from tests.support.cluster import Cluster
 from tests.support.dispatchers import RestartableDispatcher
 from tests.support.processes import PythonProcess
-from tests.support.reading import first
+from tests.support.reading import first, run_in_threads
 from tests.support.rounds import Consumers, numbers_in_rounds, wait_until_all_read
 from tests.support.waiting import wait_for
 from tests.support.workers import worker_processes
@@ -67,6 +68,35 @@ def test_rounds_stay_whole_when_a_worker_is_killed_and_what_it_took_is_told_in_t
 def dispatcher(tmp_path: Path) -> Iterator[RestartableDispatcher]:
     with RestartableDispatcher(tmp_path / "work") as dispatcher:
         yield dispatcher
+
+
+@pytest.mark.slow
+def test_consumers_that_may_lose_nothing_get_errors_and_go_on_in_step() -> None:
+    with Cluster(0, dispatcher=TIMES) as cluster, ExitStack() as stack:
+        target, token = cluster.dispatcher.target, cluster.dispatcher.token
+        victim, _survivor = stack.enter_context(worker_processes(2, target, token))
+        datasets = numbers_in_rounds(2, cluster.service, on_worker_loss="raise")
+        consumers = stack.enter_context(Consumers(datasets))
+        consumers.rounds_in_threads(50)
+        victim.kill()
+        cluster.service.wait_until(lambda status: len(status.workers) == 1, DEADLINE_S)
+        read = [lambda reader=reader: with_errors(reader, 300) for reader in consumers.iterators]
+        (one, first_errors), (other, second_errors) = run_in_threads(read, DEADLINE_S)
+        for errors in (first_errors, second_errors):
+            assert any("elements that not all consumers received will not arrive" in error.what for error in errors)
+        for row in zip(one, other, strict=True):
+            consumers.check(list(row))
+
+
+def with_errors(reader: Iterator[Any], count: int) -> tuple[list[int], list[DataLossError]]:
+    """So many elements, and the errors between them."""
+    got, errors = list[int](), list[DataLossError]()
+    while len(got) < count:
+        try:
+            got.append(int(next(reader)))
+        except DataLossError as error:
+            errors.append(error)
+    return got, errors
 
 
 @pytest.mark.slow
