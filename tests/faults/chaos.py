@@ -24,7 +24,7 @@ from tests.faults.reader_process import RECORD
 from tests.support.cluster import Cluster
 from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
-from tests.support.workers import worker_process, worker_processes
+from tests.support.workers import address_of, worker_process, worker_processes
 
 TIMES: dict[str, Any] = {
     "reconnect_ms": 300,
@@ -111,7 +111,9 @@ class Scene:
         try:
             self.cluster = self._stack.enter_context(Cluster(workers=0, dispatcher={**TIMES, **dispatcher}))
             target, token = self.cluster.dispatcher.target, self.cluster.dispatcher.token
-            self.workers += self._stack.enter_context(worker_processes(workers, target, token))
+            started = self._stack.enter_context(worker_processes(workers, target, token))
+            names = [worker.address for worker in self.cluster.status().workers]  # w0, w1, ...
+            self.workers += sorted(started, key=lambda worker: names.index(address_of(worker)))
         except BaseException:
             self._stack.close()
             raise
