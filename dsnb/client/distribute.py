@@ -29,10 +29,11 @@ from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentErr
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.determinism import inexact_reason
 from dsnb.pipeline.graph import describe, serialise
-from dsnb.pipeline.modes import ShardingSupport, check_mode
+from dsnb.pipeline.modes import check_mode
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, Operation, walk
 from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
+from dsnb.pipeline.registered import registered_inexact_reason, registered_support
 from dsnb.pipeline.sharding import made_deterministic, sharding_support
 from dsnb.pipeline.splits import shares_exactly, split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
@@ -303,20 +304,11 @@ def from_dataset_id(
     return Dataset(source)
 
 
-def _sharding_support(info: DatasetInfo) -> ShardingSupport:
-    return ShardingSupport(
-        file_count=info.num_files,
-        no_files_reason=info.no_file_sharding_reason,
-        has_shard_hint=info.has_shard_hint,
-    )
-
-
 def _require_replay(options: ReadOptions, info: DatasetInfo) -> None:
     """Refuse `on_worker_loss="replay"` for what no worker can produce again."""
     if options.on_worker_loss != REPLAY:
         return
-    in_order = _sharding_support(info).makes_deterministic(options.mode.name)
-    reason = info.inexact_shard_reason if in_order else info.inexact_reason
+    reason = registered_inexact_reason(info, options.mode.name)
     if not reason and options.cached and info.cardinality == INFINITE_CARDINALITY:
         reason = "the trainers of a cross-trainer cache share data without an end"
     if reason:
@@ -328,7 +320,7 @@ def _require_replay(options: ReadOptions, info: DatasetInfo) -> None:
 
 
 def _check_mode_of_registered(mode: ShardingPolicy, known: DatasetInfo) -> None:
-    check_mode(mode.name, _sharding_support(known))
+    check_mode(mode.name, registered_support(known))
     if mode is ShardingPolicy.DYNAMIC and known.unsplittable_reason:
         raise UnimplementedError(known.unsplittable_reason, hint='use the mode "parallel_epochs" (OFF)')
 

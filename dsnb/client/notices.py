@@ -143,7 +143,7 @@ def no_worker(address: str, seconds: float, kind: str, last_loss: str) -> Deadli
 
 
 def service_hangs(address: str, seconds: float) -> UnavailableError:
-    """The error of a reader that got nothing for too long, because whoever is connected does not answer."""
+    """The error of a reader that gets nothing, because neither the dispatcher nor a worker answers any more."""
     return UnavailableError(
         f"nothing has come from the service at {address} for {seconds:.0f} seconds, and neither its dispatcher nor a "
         "worker answers",

@@ -348,6 +348,7 @@ class Channel:
             if self._identity is None:
                 self._identity = self._hello(wait)
                 self._hello_timeout_s, self._unanswered_since, self._refused_since = _HELLO_TIMEOUT_S, None, None
+                self._reason = ""
             return self._identity
         finally:
             self._hello_lock.release()
@@ -364,15 +365,22 @@ class Channel:
         except ValueError as error:
             raise self.closed_error() from error
         except grpc.RpcError as error:
-            raise self._hello_error(error, time.monotonic() - self._unanswered_since) from None
+            waited = time.monotonic() - self._unanswered_since
+            raise self._hello_error(error, waited, cut_short=wait < self._hello_timeout_s) from None
         if proof is None or not self.caller.accepts(proof, call.initial_metadata()):
             raise self._unproven_error("")
         proof.signer(to_server=False).check(reply)
         self.token = token
         return ServerIdentity(token, proof.instance)
 
-    def _hello_error(self, error: Any, waited: float) -> DsnbError:
-        """The error for a Hello that failed, after `waited` seconds without a successful one."""
+    def _hello_error(self, error: Any, waited: float, *, cut_short: bool) -> DsnbError:
+        """The error for a Hello that failed.
+
+        Args:
+            error: What gRPC raised.
+            waited: Seconds without a successful Hello.
+            cut_short: Whether this one had less time than usual, because the caller's time was nearly over.
+        """
         stated = error_from_call(error, self.address)
         refused = self._tls_refusal(error, stated)
         if refused is not None or not _is_transport_error(error, stated):
@@ -387,7 +395,8 @@ class Channel:
         if isinstance(stated, DeadlineExceededError):
             self._hello_timeout_s *= 2  # the server may be slow
         details = str(error.details())
-        self._reason = next((words for sign, words in _REASON_TEXTS.items() if sign in details), "no answer")
+        if not (cut_short and self._reason and isinstance(stated, DeadlineExceededError)):  # else it says nothing new
+            self._reason = next((words for sign, words in _REASON_TEXTS.items() if sign in details), "no answer")
         if not self.token:
             if _ANOTHER_PROGRAM in details:
                 return self._other_program_error()

@@ -42,7 +42,7 @@ class ReaderSession(ReadHandle):
         self.end_sent = False
         self.wants_files = request.want_files
         self.files_sent = 0
-        """How many of the files that the task opened this reader was told of."""
+        """How many of the task's opened files were reported to this reader."""
         self._task = task
         self.link = link_stats
         self._sent = request.received

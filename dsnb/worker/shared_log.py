@@ -7,8 +7,8 @@ as frames: indices `[base, tail)` on disk, `[tail, head)` in memory. Each *train
 of the first element not yet sent to it. A trainer may have several *readers* (clients). They share the cursor, so each
 element is sent to one of them. A reader is sent as many elements as its credit allows, and acknowledges those that it
 consumed. When a reader leaves, its unconsumed elements return to its trainer and are sent before any others. When its
-connection breaks, it gets the elements again that did not arrive; no other reader does, for one that was told the end
-may not wait for more.
+connection breaks, the elements that did not arrive are sent again to this reader alone: another one that has received
+the end of the data may have stopped waiting.
 
 A job without the cross-trainer cache uses the same log with a single trainer for all readers. `keep` is the difference:
 

@@ -7,12 +7,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 
 import dsnb
 from dsnb.errors import FailedPreconditionError, UnavailableError
-from dsnb.wire.channel import CALL_TIMEOUT_S
+from dsnb.wire.channel import CALL_TIMEOUT_S, Channel, open_channel
+from dsnb.wire.messages import Empty
+from dsnb.wire.methods import PING
 from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 from tests.wire.serving import port_of_nobody
@@ -122,6 +127,32 @@ def test_the_address_of_a_worker_is_told_from_that_of_its_service() -> None:
         with pytest.raises(FailedPreconditionError, match="does not know this call") as caught:
             dsnb.connect(worker.address, token=service.token)
         assert "a worker where a dispatcher is meant" in caught.value.hint
+
+
+class Failing(grpc.RpcError):
+    """A call that failed, as gRPC tells it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        self.code, self.details = lambda: code, lambda: details
+        self.trailing_metadata = self.initial_metadata = tuple
+
+
+def test_an_attempt_that_is_cut_short_does_not_hide_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stub(channel: Channel, kind: str, path: str) -> Any:
+        def with_call(data: bytes, timeout: float, **options: Any) -> Any:
+            if timeout < 0.5:
+                raise Failing(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            raise Failing(grpc.StatusCode.UNAVAILABLE, "DNS resolution failed: Domain name not found")
+
+        return SimpleNamespace(with_call=with_call)
+
+    monkeypatch.setattr(Channel, "stub", stub)
+    channel = open_channel("no-such-host.invalid:5050", "secret")
+    try:
+        with pytest.raises(UnavailableError, match="there is no host of that name"):
+            channel.call(PING, Empty(), timeout=0.7)
+    finally:
+        channel.close()
 
 
 @pytest.mark.slow

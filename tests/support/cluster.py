@@ -64,7 +64,7 @@ class Cluster:
             **self._worker_settings,
             **settings,
         }
-        # Do not offer it at all: a reader might hear of it before it was withdrawn.
+        # Never offer a remote worker to this process: a reader could find it here before the offer was withdrawn.
         with patch.object(local, "offer") if remote else nullcontext():
             worker = dsnb.WorkerServer(dsnb.WorkerConfig(**config))
         self.workers.append(worker)

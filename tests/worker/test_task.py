@@ -41,7 +41,7 @@ Make = Callable[..., Task]
 
 
 class Listening(Collector):
-    """Keeps also what it is told of files."""
+    """Also keeps the states of opened files."""
 
     def __init__(self) -> None:
         super().__init__()

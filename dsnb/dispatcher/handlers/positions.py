@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import shards
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES
 from dsnb.dispatcher.state import ENDED, Iteration, Job, Task, position_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
+from dsnb.pipeline.registered import registered_inexact_reason
 from dsnb.wire.messages import IterationPosition, JoinRequest, ProviderPosition, TaskPosition
 
 
@@ -94,7 +94,7 @@ def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
         return "the trainers of a cross-trainer cache share one place in each task"
     if any(task.all_splits.truncated for task in tasks):
         return f"a task has had more than {MAX_SPLIT_RANGES:,} runs of splits"
-    return shards.inexact_reason(core.state.datasets[job.dataset_id].info, job.mode)
+    return registered_inexact_reason(core.state.datasets[job.dataset_id].info, job.mode)
 
 
 def key_of(position: IterationPosition | None) -> str:

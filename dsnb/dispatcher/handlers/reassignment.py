@@ -42,6 +42,7 @@ from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker, entropy_of
 from dsnb.monitor.formatting import plural
+from dsnb.pipeline.registered import registered_inexact_reason
 from dsnb.wire.field_groups import is_colocated
 from dsnb.wire.messages import JoinRequest, Loss, ReaderPosition, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges
@@ -230,7 +231,7 @@ def no_replay_reason(core: Context, job: Job) -> str:
     """Why no other worker can make the elements of a job's tasks again, as text; empty if one can."""
     if job.cached and is_endless(core, job):
         return "trainers share endless data"
-    return shards.inexact_reason(core.state.datasets[job.dataset_id].info, job.mode)
+    return registered_inexact_reason(core.state.datasets[job.dataset_id].info, job.mode)
 
 
 def guarantee(core: Context, job: Job) -> tuple[str, str]:

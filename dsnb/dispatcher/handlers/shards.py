@@ -11,7 +11,8 @@ from __future__ import annotations
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.state import BEGUN, ENDED, NEVER_BEGUN, Iteration, Worker
-from dsnb.pipeline.modes import STATIC_MODES, ShardingSupport, check_mode, check_worker_count
+from dsnb.pipeline.modes import STATIC_MODES, check_mode, check_worker_count
+from dsnb.pipeline.registered import registered_support
 from dsnb.wire.messages import DatasetInfo, JoinRequest
 
 
@@ -23,7 +24,7 @@ def check(core: Context, request: JoinRequest, info: DatasetInfo) -> None:
         FailedPreconditionError: the pipeline is marked for the mode HINT, and the mode is another one.
         InvalidArgumentError: there are no workers, or fewer files than workers.
     """
-    offer = _offer(info)
+    offer = registered_support(info)
     check_mode(request.mode, offer)
     known = core.state.jobs.get(request.job_name)
     same = known is not None and known.dataset_id == request.dataset_id
@@ -36,14 +37,9 @@ def check(core: Context, request: JoinRequest, info: DatasetInfo) -> None:
         check_worker_count(request.mode, offer, count(core))
 
 
-def inexact_reason(info: DatasetInfo, mode: str) -> str:
-    """Why tasks of a dataset may make other elements when they run again, as text; empty if they make the same."""
-    return info.inexact_shard_reason if _offer(info).makes_deterministic(mode) else info.inexact_reason
-
-
 def shard_size(info: DatasetInfo, mode: str, number: int, index: int) -> int | None:
     """How many elements a shard of a dataset of known length has; None if that follows from its files or the hint."""
-    if mode == "HINT" or _offer(info).shards_by_file(mode):
+    if mode == "HINT" or registered_support(info).shards_by_file(mode):
         return None
     return len(range(index, info.cardinality, number))
 
@@ -92,14 +88,6 @@ def without_worker(core: Context, iteration: Iteration) -> tuple[str, ...]:
         f"{at} of {len(iteration.shards)} ({entries.get(at, 'no longer in the list')})"
         for at, state in enumerate(iteration.shards)
         if state == NEVER_BEGUN
-    )
-
-
-def _offer(info: DatasetInfo) -> ShardingSupport:
-    return ShardingSupport(
-        file_count=info.num_files,
-        no_files_reason=info.no_file_sharding_reason,
-        has_shard_hint=info.has_shard_hint,
     )
 
 

@@ -122,11 +122,11 @@ class SplitCacheStage(Stage):
             if not len(self._rest) and not self._next_splits():
                 return []
         run, self._rest = self._rest[:want], self._rest[want:]
-        self._note_files()
+        self._take_opened_files()
         return run
 
-    def _note_files(self) -> None:
-        """Note the files that the input has opened, for whoever reads the elements and for the recording."""
+    def _take_opened_files(self) -> None:
+        """Report the files that the input has opened, and keep them for the recording."""
         if self._pipeline is not None:
             files = self._pipeline.take_files()
             self._unrecorded_files += files
@@ -137,7 +137,7 @@ class SplitCacheStage(Stage):
             self._context.opened_files.add_states(files)
 
     def _take_unrecorded_files(self) -> tuple[FileState, ...]:
-        self._note_files()
+        self._take_opened_files()
         taken, self._unrecorded_files = tuple(self._unrecorded_files), []
         return taken
 
