@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 import warnings
 from collections import Counter
@@ -127,6 +128,19 @@ def test_a_dynamic_read_goes_on_with_the_other_worker_and_loses_nothing(scene: S
     assert (job.lost_splits, job.state, told(caught)) == (0, "finished", [])
     assert [trainer.lost for trainer in job.trainers] == [0]
     assert any("takes over the part of worker" in event.text for event in scene.status().events)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transfer", ["shared_memory", "grpc"])
+def test_a_worker_that_is_suspended_before_it_takes_a_connection_keeps_nobody_waiting(
+    scene: Scene, transfer: str
+) -> None:
+    os.kill(scene.victim.pid, signal.SIGSTOP)
+    try:
+        got = timed(iter(scene.read(1_000, "distributed_epoch", data_transfer_protocol=transfer)))
+    finally:
+        os.kill(scene.victim.pid, signal.SIGCONT)
+    assert Counter(got) == Counter(range(1_000))
 
 
 @pytest.mark.slow

@@ -28,6 +28,8 @@ from dsnb.transfer.shared_memory.messages import (
     SharedMemoryRefused,
     close_socket,
     pack_message,
+    receive_with_descriptor,
+    send_with_descriptor,
     unpack_header,
 )
 
@@ -71,7 +73,7 @@ class ClientConnection:
             SharedMemoryRefused: the message could not be sent.
         """
         try:
-            sent = socket.send_fds(self._sock, [data], [descriptor], _NO_WAIT)
+            sent = send_with_descriptor(self._sock, data, descriptor, _NO_WAIT)
         except OSError as error:
             self.finish()
             raise SharedMemoryRefused(f"the worker's socket takes nothing ({error})") from None
@@ -206,7 +208,7 @@ class ClientConnection:
                 got = self._sock.recv_into(self._partial.remaining, 0, flags)
                 self._partial.filled += got
             elif self._mapping is None:  # the memory's descriptor may come with the next bytes
-                data, descriptors, _, _ = socket.recv_fds(self._sock, RECEIVE_BYTES, 1, flags)
+                data, descriptors = receive_with_descriptor(self._sock, RECEIVE_BYTES, flags)
                 self._descriptors += descriptors
                 self._received += data
                 got = len(data)

@@ -10,6 +10,7 @@ import enum
 import os
 import socket
 import struct
+from array import array
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -101,6 +102,24 @@ class PartialMessage:
             self.body[self.filled : self.filled + there] = np.frombuffer(received, np.uint8, there)
             del received[:there]
             self.filled += there
+
+
+def send_with_descriptor(sock: socket.socket, data: bytes, descriptor: int, flags: int) -> int:
+    """Send bytes and a descriptor; returns how many bytes were sent. `socket.send_fds` ignores its flags."""
+    return sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))], flags)
+
+
+def receive_with_descriptor(sock: socket.socket, most: int, flags: int) -> tuple[bytes, list[int]]:
+    """Receive some bytes, and the descriptor that comes with them, if there is one.
+
+    `socket.recv_fds` ignores its flags, so it blocks in spite of `MSG_DONTWAIT`: for ever, if the peer is suspended.
+    """
+    found = array("i")
+    data, ancillary, _, _ = sock.recvmsg(most, socket.CMSG_LEN(found.itemsize), flags)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(content[: len(content) - len(content) % found.itemsize])
+    return data, found.tolist()
 
 
 class SharedMemoryRefused(UnavailableError):

@@ -68,3 +68,17 @@ def test_a_read_that_ends_while_something_is_sent_leaves_no_socket(
         connection.finish()
         lock.join()
         assert mine.fileno() == -1
+
+
+def test_a_worker_that_has_not_answered_yet_is_not_waited_for() -> None:
+    """As one that was suspended before it took the connection: the reader has other workers to read."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = ClientConnection(ours)
+    receiving = threading.Thread(target=connection.receive, kwargs={"wait": False}, daemon=True)
+    with its:
+        receiving.start()
+        receiving.join(10)
+        waited = receiving.is_alive()
+    receiving.join(10)
+    connection.finish()
+    assert not waited
