@@ -209,14 +209,17 @@ class SharedMemoryServer:
         if reader in self._connections:
             self._connections.discard(reader)
             self._selector.unregister(reader.sock)
-            try:
-                if reader.session is not None and reader.consumed is not None:
-                    reader.session.credit(0, reader.consumed, 0)  # what it could not acknowledge any more
-            except Exception:  # noqa: BLE001 - a bug: without this thread all readers of this worker would wait for ever
-                _log.exception("the last acknowledgement of a reader could not be handled")
-            finally:
-                reader.close()
-                self._release_admission(reader)
+            self._close_connection(reader)
+
+    def _close_connection(self, reader: ServerConnection) -> None:
+        try:
+            if reader.session is not None and reader.consumed is not None:
+                reader.session.credit(0, reader.consumed, 0)  # what it could not acknowledge any more
+        except Exception:  # noqa: BLE001 - a bug: without this thread all readers of this worker would wait for ever
+            _log.exception("the last acknowledgement of a reader could not be handled")
+        finally:
+            reader.close()
+            self._release_admission(reader)
 
     def _release_admission(self, reader: ServerConnection) -> None:
         if reader.admitted:
@@ -296,8 +299,8 @@ class SharedMemoryServer:
         reader.is_opening = False
         if reader in self._connections:
             self._handle_requests(reader)  # messages that arrived meanwhile
-        else:  # it disconnected before `_open` set `admitted`, so `_remove_connection` could not release it
-            self._release_admission(reader)
+        else:  # it disconnected while `_open` ran, which may have mapped its page and admitted it since
+            self._close_connection(reader)
 
     @property
     def pool(self) -> Pool | None:

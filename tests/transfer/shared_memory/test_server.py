@@ -23,7 +23,8 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.transfer.protocol import FrameSlice
-from dsnb.transfer.shared_memory import client_connection
+from dsnb.transfer.shared_memory import client_connection, server_connection
+from dsnb.transfer.shared_memory.memory import ConsumedPage
 from dsnb.transfer.shared_memory.messages import (
     HEADER,
     PROOF_METHOD,
@@ -36,6 +37,7 @@ from dsnb.transfer.shared_memory.messages import (
     socket_name,
     unpack_header,
 )
+from dsnb.transfer.shared_memory.server_connection import ServerConnection
 from dsnb.wire.codec import encode
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.security import Caller, request_digest
@@ -147,6 +149,34 @@ def test_an_error_at_the_end_of_one_reader_leaves_the_others_served(caplog: pyte
             wait_for(lambda: "could not be handled" in caplog.text, what="the error in the log")
         there.worker.sinks[0].deliver(piece_of([1]))
         assert int(other.take()) == 1
+
+
+def test_a_reader_that_goes_while_it_is_let_in_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+
+    class LatePage(ConsumedPage):
+        def __init__(self, descriptor: int) -> None:
+            super().__init__(descriptor)
+            assert closed.wait(30.0), "the worker hears that the reader has gone"
+
+    def close(reader: ServerConnection) -> None:
+        original_close(reader)
+        closed.set()
+
+    original_close = ServerConnection.close
+    with door(limit=1) as there:
+        with monkeypatch.context() as patch:
+            patch.setattr(server_connection, "ConsumedPage", LatePage)
+            patch.setattr(ServerConnection, "close", close)
+            before = set(client_connection.connections)
+            with reading(there):
+                (connection,) = set(client_connection.connections) - before
+                connection.stop_receiving()
+                (sink,) = wait_for(lambda: there.worker.sinks, what="the reader to be let in")
+        wait_for(lambda: sink.consumed is None, what="its page to be closed")
+        with reading(there) as another:
+            wait_for(lambda: another.errors or len(there.worker.sinks) == 2, what="an answer")
+            assert another.errors == [], "there is room for one reader again"
 
 
 def test_readers_beyond_the_limit_are_refused_and_a_place_that_is_left_is_free() -> None:
