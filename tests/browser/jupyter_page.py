@@ -35,6 +35,7 @@ while not os.path.exists("enough") and time.monotonic() < until:
     sum(range(1000))
 print("the cell is over")
 """
+IDLE = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
 STOP = """
 end.set(); trainer.join(); svc.stop(); print("all is over")
 """
@@ -75,7 +76,12 @@ def run(tab: Tab) -> None:
 
 
 def run_cell(tab: Tab, number: int) -> None:
-    """Choose a cell and run it. Jupyter may still be choosing another one, after one that ended."""
+    """Choose a cell and run it once the kernel is idle.
+
+    A kernel shows an error before it has ended the cell, and drops all cells that it is sent in between. And Jupyter
+    may still be choosing another cell, after one that ended.
+    """
+    tab.page.wait_for_selector(IDLE, timeout=60_000, state="attached")
     chosen = f"document.querySelectorAll('.jp-Cell')[{number}].matches('.jp-mod-active:has(.cm-focused)')"
 
     def choose() -> bool:

@@ -14,6 +14,7 @@ from dsnb.wire import discovery
 from tests.browser.conftest import Tab
 from tests.browser.jupyter_page import (
     BUSY,
+    IDLE,
     SHOW_DASHBOARD,
     STOP,
     TRAIN,
@@ -120,7 +121,7 @@ def open_notebook(tab: Tab, address: str, name: str) -> None:
     tab.page.goto(f"{address}notebooks/{name}")
     wait_for(lambda: has_idle_kernel(address, name), what="the notebook's kernel", timeout=60)
     tab.wait("document.body.innerText.includes('Python 3 (ipykernel)')", timeout=60)
-    tab.page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=60_000, state="attached")
+    tab.page.wait_for_selector(IDLE, timeout=60_000, state="attached")
     tab.page.click(".jp-Cell .cm-content")
 
 
