@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies
 
+from dsnb.wire.threads import OnDemandExecutor
 from tests.support import leaks
 from tests.support.leaks import assert_no_leaks
 from tests.support.processes import PythonProcess, python_process
@@ -31,6 +32,16 @@ def leaky_thread() -> Iterator[None]:
     yield
     stop.set()
     thread.join()
+
+
+@contextmanager
+def leaky_executor() -> Iterator[None]:
+    stop = threading.Event()
+    executor = OnDemandExecutor("leaky-pool")
+    executor.submit(stop.wait)
+    yield
+    stop.set()
+    executor.shutdown()
 
 
 @contextmanager
@@ -73,6 +84,7 @@ def leaky_connection_file() -> Iterator[None]:
     "leak,told",
     [
         (leaky_thread, "threads: .*leaky.* which stands at(.|\n)*wait"),
+        (leaky_executor, "threads: .*leaky-pool-1.* which stands at(.|\n)*wait"),
         (leaky_socket, r"descriptors: \d+ -> socket:\[\d+\] tcp 127.0.0.1:\d+ <-> 0.0.0.0:0"),
         (leaky_process, r"child processes: \(\d+, .*input"),
         (leaky_folder, "temporary folders: .*dsnb-leaky-"),
@@ -90,6 +102,19 @@ def test_a_leak_is_found_and_described(
         assert_no_leaks("this test"),
     ):
         later.enter_context(leak())
+
+
+def test_a_new_thread_of_an_executor_that_was_there_before_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may do the work of one that ended, so it lives as long as there is work."""
+    monkeypatch.setattr(leaks, "GRACE", 0.1)
+    first, second = threading.Event(), threading.Event()
+    executor = OnDemandExecutor("pool")
+    executor.submit(first.wait)
+    with assert_no_leaks("this test"):
+        executor.submit(second.wait)
+        first.set()
+    second.set()
+    executor.shutdown()
 
 
 def test_what_ends_by_itself_soon_is_no_leak() -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from dsnb.wire import discovery
 from dsnb.wire.channel import open_channels
+from dsnb.wire.threads import OnDemandExecutor
 from tests.support.sockets import describe_socket
 
 GRACE = 60.0  # a task without readers goes after 5 s, and later where ticks come late on a busy machine
@@ -38,15 +39,27 @@ class ResourceKind:
     describe: Callable[[Hashable], str] = str
 
 
-def _threads() -> Iterator[threading.Thread]:
+def _threads() -> Iterator[threading.Thread | OnDemandExecutor]:
+    """All threads; for those of an executor, the executor: it ends and makes threads as work comes."""
     for thread in threading.enumerate():
         # tqdm's monitor is one thread for the whole process, made with the first bar and kept on purpose.
         if type(thread).__name__ != "TMonitor":
-            yield thread
+            yield _executor_of(thread) or thread
 
 
-def _describe_thread(thread: Hashable) -> str:
-    assert isinstance(thread, threading.Thread)
+def _executor_of(thread: threading.Thread) -> OnDemandExecutor | None:
+    owner = getattr(getattr(thread, "_target", None), "__self__", None)
+    return owner if isinstance(owner, OnDemandExecutor) else None
+
+
+def _describe_threads(owner: Hashable) -> str:
+    if isinstance(owner, OnDemandExecutor):
+        return "\n".join(_describe_thread(one) for one in threading.enumerate() if _executor_of(one) is owner)
+    assert isinstance(owner, threading.Thread)
+    return _describe_thread(owner)
+
+
+def _describe_thread(thread: threading.Thread) -> str:
     frame = sys._current_frames().get(thread.ident or 0)
     stack = "".join(traceback.format_stack(frame)) if frame is not None else "  (just ended)\n"
     return f"{thread!r}, which stands at\n{stack}"
@@ -111,7 +124,7 @@ def _channels() -> list[tuple[str, int]]:
 
 KINDS = {
     "channels": ResourceKind(find=_channels),
-    "threads": ResourceKind(find=_threads, describe=_describe_thread),
+    "threads": ResourceKind(find=_threads, describe=_describe_threads),
     "temporary folders": ResourceKind(find=lambda: _files(tempfile.gettempdir(), "dsnb*")),
     "connection files": ResourceKind(find=_connection_files),
 }
