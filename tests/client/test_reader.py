@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,6 +17,8 @@ import dsnb
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.origin import current_origin
 from dsnb.client.reader import ReadStage
+from dsnb.dispatcher.journal import Journal
+from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.service import Dispatcher
 from dsnb.errors import (
     CancelledError,
@@ -371,23 +374,22 @@ def test_attempts_to_connect_are_no_sign_of_life(transfer: str, monkeypatch: pyt
 
 
 @contextmanager
-def hanging(cluster: Cluster) -> Iterator[None]:
-    """The dispatcher answers nothing, and its connections stand, as if it waited for a lock for ever."""
+def hanging() -> Iterator[None]:
+    """The dispatcher answers nothing, and its connections stand: its disk hangs while it writes a record."""
     over, hangs = threading.Event(), threading.Event()
+    append = Journal.append
 
-    def hang() -> None:
-        with cluster.dispatcher._dispatcher.locked():  # noqa: SLF001 - as a status does
-            hangs.set()
-            over.wait(120.0)
+    def hang(journal: Journal, records: Iterable[Record]) -> None:
+        hangs.set()
+        over.wait(120.0)
+        append(journal, records)
 
-    thread = threading.Thread(target=hang)
-    thread.start()
-    hangs.wait()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    with mock.patch.object(Journal, "append", hang):
+        assert hangs.wait(60.0)  # for its clock
+        try:
+            yield
+        finally:
+            over.set()
 
 
 @pytest.fixture
@@ -422,7 +424,7 @@ def test_a_service_that_hangs_with_its_workers_is_told(
     stage = stage_of(cluster, dsnb.Dataset.range(5).map(held), protocol=transfer)
     got = pull(stage, 1)
     wait_for(lambda: stage.debug_state()["connected"], what="the reader to hear news")
-    with hanging(cluster), pytest.raises(UnavailableError, match=r"neither its dispatcher nor a worker answers"):
+    with hanging(), pytest.raises(UnavailableError, match=r"neither its dispatcher nor a worker answers"):
         stage.pull(1)
     assert asked > 2, "it went on for as long as the worker answered"
     gate.open()
@@ -441,7 +443,7 @@ def test_a_worker_that_is_gone_is_not_waited_for_behind_a_dispatcher_that_hangs(
         stage = stage_of(cluster, dsnb.Dataset.range(5))
         wait_for(lambda: stage.debug_state()["connected"], what="the reader to hear news")
         told = r"nothing has come .* for \d+ seconds, and neither"
-        with hanging(cluster), pytest.raises(UnavailableError, match=told) as caught:
+        with hanging(), pytest.raises(UnavailableError, match=told) as caught:
             stage.pull(1)
     assert "call `next` again" in caught.value.did
     assert rest(stage) == list(range(5))
@@ -461,7 +463,7 @@ def test_splits_are_not_waited_for_from_a_dispatcher_that_hangs(monkeypatch: pyt
             while True:
                 got.extend(pull(stage, 1))
 
-        with hanging(cluster), pytest.raises(DeadlineExceededError, match=r"no server answers at .* seconds") as caught:
+        with hanging(), pytest.raises(DeadlineExceededError, match=r"no server answers at .* seconds") as caught:
             read_on()
         assert "call `next` again" in caught.value.did
         got += pull(stage, 1000)

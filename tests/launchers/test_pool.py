@@ -14,6 +14,7 @@ from dsnb.launchers.dask import DaskPool
 from dsnb.launchers.launcher import LaunchedWorker, Launcher, OnExit
 from dsnb.launchers.pool import LaunchedPool
 from dsnb.worker.config import WorkerConfig
+from dsnb.worker.server import WorkerServer
 from tests.support.waiting import wait_for
 
 
@@ -131,12 +132,10 @@ def ends_while_a_replacement_starts(
 def test_a_status_does_not_wait_for_a_slow_replacement_that_then_fails(
     pool: LaunchedPool, engine: Engine, dispatcher: DispatchServer
 ) -> None:
-    def look() -> None:
-        with dispatcher._dispatcher.locked():  # noqa: SLF001 - as a status does
-            pool.stderr_of("uid0")
-
     pool.scale(1)
-    assert ends_while_a_replacement_starts(engine, look, FailedPreconditionError("the engine is gone"))
+    gone = FailedPreconditionError("the engine is gone")
+    with WorkerServer(WorkerConfig(dispatcher_address=dispatcher.target)):  # a status asks the pool for its output
+        assert ends_while_a_replacement_starts(engine, dispatcher.reported_status, gone)
     assert "worker w0 is not replaced: the engine is gone" in texts(dispatcher)
     assert pool.size == 0
 

@@ -1,9 +1,7 @@
-"""Mutations of the protocol that the simulator must notice, each applied by patching dsnb in a process of its own.
+"""Mutations of the protocol that the simulator must notice, each applied by patching a method in a process of its own.
 
 python -m tests.simulation.mutations NAME SECONDS SEED     exits with 1 as soon as a simulation fails, else 0
 """
-
-# ruff: noqa: SLF001 - a mutation changes what is private
 
 from __future__ import annotations
 
@@ -13,31 +11,29 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 
-from dsnb.client.inbox import TaskRead
+from dsnb.client.inbox import TaskRead, TaskSink
 from dsnb.client.tasks import TaskTable
 from dsnb.dispatcher import records as r
-from dsnb.dispatcher import state
 from dsnb.dispatcher.journal import Journal
+from dsnb.dispatcher.state import State
 from dsnb.errors import UnavailableError
 from dsnb.wire.messages import TaskHolding, TaskInfo
 from dsnb.worker.shared_log import SharedLog
 from tests.simulation.__main__ import run_plan
+from tests.simulation.client import SimRead
 from tests.simulation.plan import Fault, draw, draw_long
 
 
 def acknowledge_early() -> None:
     """A client acknowledges elements when they arrive, before its user has them."""
-    original = TaskTable._send_credit
+    original = SimRead.credit
 
-    def send_credit(table: TaskTable, task_read: TaskRead, *, grant: bool = True) -> None:
-        account = task_read.account
-        consumed, account.consumed = account.consumed, account.received
-        try:
-            original(table, task_read, grant=grant)
-        finally:
-            account.consumed = consumed
+    def credit(
+        read: SimRead, granted: int, _consumed: int, max_bytes: int, received: int = 0, dequeued: int = 0
+    ) -> None:
+        original(read, granted, received, max_bytes, received, dequeued)
 
-    TaskTable._send_credit = send_credit  # type: ignore[method-assign]
+    SimRead.credit = credit  # type: ignore[method-assign]
 
 
 def answer_before_commit() -> None:
@@ -53,15 +49,16 @@ def answer_before_commit() -> None:
 
 def skip_incarnation() -> None:
     """A reassigned task keeps its incarnation, so nobody recognises what its old worker still says."""
-    original = state._APPLY[r.TaskUnassigned]
+    original = State.apply
 
-    def unassigned(known: state.State, record: r.TaskUnassigned) -> None:
-        task = known.tasks[record.task_id]
-        before = task.incarnation
-        original(known, record)
-        task.incarnation = before
+    def apply(state: State, record: r.Record) -> None:
+        task = state.tasks[record.task_id] if isinstance(record, r.TaskUnassigned) else None
+        before = task.incarnation if task is not None else 0
+        original(state, record)
+        if task is not None:
+            task.incarnation = before
 
-    state._APPLY[r.TaskUnassigned] = unassigned
+    State.apply = apply  # type: ignore[method-assign]
 
 
 def drop_hand_back() -> None:
@@ -69,25 +66,29 @@ def drop_hand_back() -> None:
     original = SharedLog.leave
 
     def leave(log: SharedLog, client: str, consumed: int | None = None) -> None:
-        if client in log.readers:
-            reader = log.readers[client]
-            log._consume(reader, reader.sent)
-        original(log, client, consumed)
+        original(log, client, log.readers[client].sent if client in log.readers else consumed)
 
     SharedLog.leave = leave  # type: ignore[method-assign]
 
 
 def forget_fence() -> None:
     """A client that reports what it has of a task without a worker goes on taking what the old worker still sends."""
-    original = TaskTable.fence
+    original, make_sink = TaskTable.fence, TaskRead.sink
+    sinks: dict[TaskRead, TaskSink] = {}
+
+    def sink(task_read: TaskRead) -> TaskSink:
+        sinks[task_read] = made = make_sink(task_read)
+        return made
 
     def fence(table: TaskTable, halted: Sequence[TaskInfo]) -> tuple[TaskHolding, ...]:
-        sinks = [sink for info in halted if (sink := table._sinks.get(info.task_id)) is not None and sink.current]
+        reads = [table.reads[info.task_id] for info in halted if info.task_id in table.reads]
+        current = [sinks[read] for read in reads if read in sinks and sinks[read].current]
         holdings = original(table, halted)
-        for sink in sinks:
-            sink.current = True
+        for one in current:
+            one.current = True
         return holdings
 
+    TaskRead.sink = sink  # type: ignore[method-assign]
     TaskTable.fence = fence  # type: ignore[method-assign]
 
 
