@@ -6,10 +6,9 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dsnb.cli.options import add_address, add_command, add_json, add_token_file
+from dsnb.cli.options import add_address, add_command, add_json, add_token_file, given
 from dsnb.cli.signals import drain_and_stop_events, wait_until_stopped
 from dsnb.imports import gc_paused
 
@@ -123,18 +122,12 @@ def run(args: argparse.Namespace) -> int:
     token = token_from_environment() if args.token_file is None else load_or_create_token(args.token_file)
     with claimed_name(args.name) as name:
         config = DispatcherConfig(
-            port=args.port,
-            host=args.host,
-            dispatcher_address=args.dispatcher_address,
-            tls=False if args.no_tls else None,
             name=name,
             token=token,
-            work_dir=args.work_dir,
+            tls=False if args.no_tls else None,
             worker_addresses=args.worker_address,
-            deployment_mode=args.deployment_mode,
+            **given(args, "port", "host", "dispatcher_address", "work_dir", "deployment_mode", "consumer_timeout_ms"),
         )
-        if args.consumer_timeout_ms is not None:
-            config = replace(config, consumer_timeout_ms=args.consumer_timeout_ms)
         serve(config, args)
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -75,6 +75,17 @@ def _port(text: str) -> int | str:
         return text if "-" in text.lstrip("-") else int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no number and no range of ports") from None
+
+
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The options of these names that have a value, as keyword arguments for a configuration.
+
+    Example:
+        >>> given(argparse.Namespace(port=5050, work_dir=None), "port", "work_dir")
+        {'port': 5050}
+    """
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def token_of(args: argparse.Namespace) -> str | None:

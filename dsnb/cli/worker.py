@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dsnb.cli.options import add_address, add_command, add_json, add_token_file, token_of
+from dsnb.cli.options import add_address, add_command, add_json, add_token_file, given, token_of
 from dsnb.cli.signals import drain_and_stop_events, wait_until_stopped
 from dsnb.errors import InvalidArgumentError
 from dsnb.imports import gc_paused
@@ -115,17 +115,13 @@ def config_of(args: argparse.Namespace) -> WorkerConfig:
     target, token, certificate = service_of(args)
     config = WorkerConfig(
         dispatcher_address=target,
-        port=args.port,
-        host=args.host,
         token=token,
         certificate=certificate,
-        worker_address=args.worker_address,
         worker_tags=args.tag,
+        **given(args, "port", "host", "worker_address", "max_readers"),
     )
     if args.cache_bytes is not None:
         config = replace(config, cross_trainer_cache_size_bytes=parse_size(args.cache_bytes))
-    if args.max_readers is not None:
-        config = replace(config, max_readers=args.max_readers)
     if args.shared_memory_bytes is not None:
         config = replace(config, shared_memory_bytes=parse_size(args.shared_memory_bytes))
     if args.dispatcher_gone is not None:

@@ -17,7 +17,7 @@ from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.transfer.selection import can_check_messages, transfer_protocol
 from dsnb.wire.addresses import target_address
 from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.field_groups import COLOCATED, JobParameters, is_colocated
+from dsnb.wire.field_groups import COLOCATED, JobParameters, is_colocated, shared
 from dsnb.wire.schedule import consumer_name
 
 LOCAL = "LOCAL"
@@ -125,15 +125,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def job_parameters(self) -> JobParameters:
         """What all readers of the job must agree on."""
-        return JobParameters(
-            mode=self.mode.name,
-            cached=self.cached,
-            compression=self.compression,
-            target_workers=self.target_workers,
-            num_consumers=self.num_consumers,
-            at_end=self.at_end,
-            on_worker_loss=self.on_worker_loss,
-        )
+        return JobParameters(**{**shared(JobParameters, self), "mode": self.mode.name})
 
     @property
     def raises_losses(self) -> bool:

@@ -35,7 +35,7 @@ from dsnb.monitor.snapshot import (
     TrainerStatus,
     WorkerStatus,
 )
-from dsnb.wire.field_groups import JobParameters, TaskProgress, WorkerIdentity, shared
+from dsnb.wire.field_groups import JobParameters, TaskProgress, WorkerIdentity, WorkerUse, shared
 from dsnb.wire.host_use import HostUse
 from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
@@ -136,24 +136,14 @@ def _worker(
     report = report or WorkerReport()
     silent_since = core.transient.worker_deadlines[worker.uid] - core.config.worker_timeout_ms / 1000
     return WorkerStatus(
-        **shared(WorkerIdentity, worker),
+        **shared(WorkerUse, report) | shared(WorkerIdentity, worker),  # the name that it got, not the one it asked for
         state="draining" if worker.draining else "running",
         tasks=tasks_assigned,
         **asdict(totals),
         cache_bytes=sum(task.window_bytes for task in report.tasks),
-        capacity_bytes=report.capacity_bytes,
-        rss_bytes=report.rss_bytes,
         readers=sum(task.readers for task in report.tasks),
         heartbeat_age_s=max(0.0, core.now - silent_since),
         stderr=stderr,
-        clock_ns=report.clock_ns,
-        late_ns=report.late_ns,
-        latency_samples=report.latency_samples,
-        cpu_ns=report.cpu_ns,
-        cpus=report.cpus,
-        idle_ns=report.idle_ns,
-        host=report.host,
-        host_id=report.host_id,
     )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import fields
 
 from dsnb.arguments import checked, text
 from dsnb.wire.client_origin import ClientOrigin
-from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity
+from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerUse
 from dsnb.wire.host_use import HostUse
 from dsnb.wire.job_names import qualified_job_name
 from dsnb.wire.link import LinkReport
@@ -290,10 +290,10 @@ class JobStatus(StatusRecord, JobParameters, frozen=True, kw_only=True):
         return next((trainer for trainer in self.trainers if trainer.trainer_id == trainer_id), None)
 
 
-class WorkerStatus(StatusRecord, WorkerIdentity, frozen=True, kw_only=True):
+class WorkerStatus(StatusRecord, WorkerUse, frozen=True, kw_only=True):
     """One worker.
 
-    `WorkerIdentity` in `dsnb/wire/field_groups.py` describes the other fields.
+    `WorkerUse` in `dsnb/wire/field_groups.py` describes the other fields.
 
     Attributes:
         state: "running" or "draining"; lost workers are in the events.
@@ -302,15 +302,6 @@ class WorkerStatus(StatusRecord, WorkerIdentity, frozen=True, kw_only=True):
         heartbeat_age_s: Seconds since its last report.
         stderr: The last lines of its standard error, including the output of user code, if the service started it as a
             process.
-        clock_ns: When its counters had these values, by its own monotonic clock.
-        late_ns: Total delay with which a sleeping thread of it woke up too late, because others used the GIL or the
-            CPU. Measured in thread workers only.
-        latency_samples: How often that delay was measured.
-        cpu_ns: CPU time of its process, which thread workers share with others.
-        cpus: The number of CPUs that it may use; 0 if unknown.
-        idle_ns: Idle time of those CPUs, summed over them, whichever processes use them; 0 if unknown.
-        host: The name of its host.
-        host_id: The same for all workers that compete for the same CPUs; empty if unknown.
     """
 
     state: str = ""
@@ -320,20 +311,10 @@ class WorkerStatus(StatusRecord, WorkerIdentity, frozen=True, kw_only=True):
     sent_bytes: int = 0
     busy_ns: int = 0
     cache_bytes: int = 0
-    capacity_bytes: int = 0
-    rss_bytes: int = 0
     errors: int = 0
     readers: int = 0
     heartbeat_age_s: float = 0.0
     stderr: tuple[str, ...] = ()
-    clock_ns: int = 0
-    late_ns: int = 0
-    latency_samples: int = 0
-    cpu_ns: int = 0
-    cpus: int = 0
-    idle_ns: int = 0
-    host: str = ""
-    host_id: str = ""
 
 
 class HostStatus(StatusRecord, HostUse, frozen=True, kw_only=True):

@@ -61,6 +61,35 @@ class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
+class WorkerUse(WorkerIdentity, frozen=True, kw_only=True):
+    """A worker, its host, and what it uses of it.
+
+    Attributes:
+        capacity_bytes: The most bytes of elements that it may hold, over all tasks.
+        rss_bytes: Memory of its process, which thread workers share with others.
+        clock_ns: When its counters had these values, by its own monotonic clock.
+        late_ns: Total delay with which a sleeping thread of it woke up too late, because others used the GIL or the
+            CPU. Measured in thread workers only.
+        latency_samples: How often that delay was measured.
+        cpu_ns: CPU time of its process, which thread workers share with others.
+        cpus: The number of CPUs that it may use; 0 if unknown.
+        idle_ns: Idle time of those CPUs, summed over them, whichever processes use them; 0 if unknown.
+        host: The name of its host.
+        host_id: The same for all workers that compete for the same CPUs; empty if unknown.
+    """
+
+    capacity_bytes: int = 0
+    rss_bytes: int = 0
+    clock_ns: int = 0
+    late_ns: int = 0
+    latency_samples: int = 0
+    cpu_ns: int = 0
+    cpus: int = 0
+    idle_ns: int = 0
+    host: str = ""
+    host_id: str = ""
+
+
 class LogProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a task's log of elements is.
 

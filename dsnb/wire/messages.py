@@ -6,7 +6,7 @@ import msgspec
 
 from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.client_origin import ClientOrigin
-from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerIdentity
+from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerUse
 from dsnb.wire.host_use import HostUse
 from dsnb.wire.link import LinkReport
 from dsnb.wire.schedule import ConsumerReport, Leftovers, RoundsUpdate
@@ -360,23 +360,13 @@ class TaskReport(TaskProgress, frozen=True, kw_only=True):
     lost_readers: tuple[LostReader, ...] = ()
 
 
-class WorkerReport(WorkerIdentity, frozen=True, kw_only=True):
-    capacity_bytes: int = 0
-    rss_bytes: int = 0
+class WorkerReport(WorkerUse, frozen=True, kw_only=True):
     tasks: tuple[TaskReport, ...] = ()
     ended: tuple[str, ...] = ()
     seq: int = 0
     leaving: bool = False
     draining: bool = False
-    clock_ns: int = 0
-    late_ns: int = 0
-    latency_samples: int = 0
-    cpu_ns: int = 0
-    cpus: int = 0
-    idle_ns: int = 0
     last_release: int = 0
-    host: str = ""
-    host_id: str = ""
     python: str = ""
     notices: tuple[str, ...] = ()
     host_use: HostUse | None = None

@@ -151,8 +151,8 @@ def test_a_snapshot_and_its_jobs_print_as_tables_in_text_and_html() -> None:
 
 def test_the_parts_of_a_snapshot_print_without_what_they_do_not_have() -> None:
     assert repr(WORKER) == (
-        "WorkerStatus(name='w0', uid='u', address='127.0.0.1:4001', isolation='thread', pid=1, state='running', "
-        "tasks=2, produced=12345, sent_bytes=678000, cache_bytes=1500000, capacity_bytes=512000000)"
+        "WorkerStatus(name='w0', uid='u', address='127.0.0.1:4001', isolation='thread', pid=1, "
+        "capacity_bytes=512000000, state='running', tasks=2, produced=12345, sent_bytes=678000, cache_bytes=1500000)"
     )
 
 
