@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dsnb.worker.cursors import Span
-
 
 class FrameStore(Protocol):
     """Keeps frames that do not fit into memory and are still needed."""
@@ -30,6 +28,32 @@ class FrameStore(Protocol):
     def has_room(self) -> bool:
         """Whether there is room for another frame."""
         ...
+
+
+class Span(msgspec.Struct, order=True):
+    """Consecutive elements sent to one reader; those below `hits_until` were sent to another trainer before (hits).
+
+    If they did not arrive, because its connection broke, they are for the reader `owner` alone, as long as it is there.
+    """
+
+    first: int
+    count: int
+    nbytes: int
+    hits_until: int
+    owner: str = ""
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+    def cut(self, count: int) -> Span:
+        """Remove the first `count` elements from this span and return them as a span."""
+        nbytes = self.nbytes * count // max(1, self.count)
+        head = Span(self.first, count, nbytes, self.hits_until, self.owner)
+        self.first += count
+        self.count -= count
+        self.nbytes -= nbytes
+        return head
 
 
 class LogEntry(msgspec.Struct):

@@ -31,14 +31,13 @@ from dsnb.wire.field_groups import LogProgress, shared
 from dsnb.wire.messages import LostReader, ReadRequest, ResumePosition, TaskOrder, TaskReport
 from dsnb.wire.schedule import Leftovers
 from dsnb.worker.arena import Arena
-from dsnb.worker.cursors import start_barrier_timeout
 from dsnb.worker.element_log import ElementLog
 from dsnb.worker.pipeline_loader import seek_to_position
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, FrameLimits, Producer
 from dsnb.worker.reporting import RateMeter, ResumeReporter, stage_reports, trainer_reports, update_rates
 from dsnb.worker.round_log import RoundLog
 from dsnb.worker.sessions import ClosedReaderTotals, ReaderSession
-from dsnb.worker.shared_log import SharedLog
+from dsnb.worker.shared_log import SharedLog, start_barrier_timeout
 from dsnb.worker.spill import Spill
 from dsnb.worker.splits import DispatcherFeed
 
