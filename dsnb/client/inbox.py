@@ -17,7 +17,7 @@ import msgspec
 
 from dsnb.cache.opened_files import FileState, OpenedFiles
 from dsnb.client.flow_control import CreditAccount
-from dsnb.transfer.headers import damaged_message_error
+from dsnb.transfer.frame_codec import damaged_message_error
 from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink, Transfer
 from dsnb.wire.messages import ClientUpdate, IndexRange, TaskHolding, TaskInfo
 from dsnb.wire.poller import Poller

@@ -1,7 +1,7 @@
-"""Encodes frame slices as messages, and decodes them.
+"""Encodes frame slices as bytes, and decodes them: as messages of gRPC, or as a header and a body apart.
 
-The messages are protobuf. The large field is written and parsed by hand, because the library would copy it several
-times.
+Both begin with the same protobuf header. The messages of gRPC are protobuf too, but their large field is written and
+parsed by hand, because the library would copy it several times.
 
 A message has at most `PART_BYTES` bytes of a frame slice's body, because larger ones are slower and take more memory. A
 slice that fits is encoded by one join of its header and buffers, and decoded as views of the message; a larger one is
@@ -12,21 +12,28 @@ compressed separately, and a message has as many parts as fit. An optional check
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import xxhash
+from msgspec.structs import replace
 
-from dsnb.elements.columns import bytes_of, coalesce_buffers, join_bytes, lay_out
+from dsnb.elements.columns import Layout, bytes_of, check_layouts, coalesce_buffers, column_from, join_bytes, lay_out
 from dsnb.elements.compression import CODECS, Codec, load_codec
+from dsnb.elements.failure import Failure
+from dsnb.elements.frame import Frame
+from dsnb.elements.structure import Structure, structure_from_json, structure_to_json
 from dsnb.elements.varint import varint
 from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.system_limits import limit_error
 from dsnb.transfer.codec_probe import probe
 from dsnb.transfer.compression_policy import MIN_BYTES, CompressionPolicy
-from dsnb.transfer.headers import ByteArray, check_header, damaged_message_error, frame_slice_of, header_of
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.proto import frame_pb2
+
+ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
 PART_BYTES = 1 << 20
 """Most bytes of body in one message; the fastest of the sizes measured between 256 KB and 8 MB."""
@@ -40,6 +47,91 @@ _TAG_DATA = b"\x7a"  # field 15, length-delimited
 _TAG_JOINED = b"\x82\x01"  # field 16, length-delimited
 _CHECKSUM_FIELD = 10
 _DATA_FIELD = 15
+
+_CACHED_HEADERS = 64
+"""How many headers are cached: most elements of a task have one of a few layouts."""
+_MAX_CACHED_HEADER_BYTES = 4096
+"""Longer headers are not cached, for example those of errors."""
+
+
+def damaged_message_error(how: str = "") -> DataLossError:
+    """The error for a message that a worker cannot have sent."""
+    return DataLossError("a damaged message arrived" + (f": {how}" if how else ""), did="the read was broken off")
+
+
+# ---- headers
+
+
+def _header_of(task_id: str, frame_slice: FrameSlice, layouts: Sequence[Layout]) -> frame_pb2.FrameHeader:
+    """The header of a frame slice whose body has these layouts."""
+    header = frame_pb2.FrameHeader(
+        task_id=task_id,
+        incarnation=frame_slice.incarnation,
+        first=frame_slice.index,
+        count=frame_slice.count,
+        structure=structure_to_json(frame_slice.frame.structure),
+        columns=_columns(layouts),
+    )
+    failure = frame_slice.frame.failure
+    if failure is not None:
+        header.failure.kind, header.failure.message = failure.kind, failure.message
+        header.failure.traceback, header.failure.pickled = failure.traceback, failure.pickled
+        header.failure.notes.extend(failure.notes)
+    return header
+
+
+def _columns(layouts: Sequence[Layout]) -> list[frame_pb2.Column]:
+    return [frame_pb2.Column(**layout._asdict()) for layout in layouts]
+
+
+def _check_header(message: frame_pb2.ReadReply) -> None:
+    """Check that the parts of a header agree, before memory of the size it names is allocated."""
+    header = message.header
+    leaves = 0 if header.HasField("failure") else structure_from_json(header.structure).leaves
+    if (
+        not header.count
+        or len(header.columns) != leaves
+        or check_layouts(_layouts(header), header.count) != message.total
+    ):
+        raise damaged_message_error()
+
+
+class _ParsedHeader(msgspec.Struct, frozen=True):
+    """The decoded content of a header."""
+
+    structure: Structure
+    layouts: Sequence[Layout]
+    count: int
+    incarnation: int
+    total: int
+    failure: Failure | None
+
+    def frame_slice(self, index: int, body: ByteArray) -> FrameSlice:
+        columns = [column_from(layout, body, self.count) for layout in self.layouts]
+        return FrameSlice(
+            Frame(self.structure, columns, self.count, self.failure), index, 0, self.count, self.incarnation
+        )
+
+
+def _layouts(header: frame_pb2.FrameHeader) -> list[Layout]:
+    return [Layout(c.dtype, tuple(c.shape), c.ragged, c.offset, c.nbytes) for c in header.columns]
+
+
+def _parse(header: frame_pb2.FrameHeader, total: int) -> _ParsedHeader:
+    failure = None
+    if header.HasField("failure"):
+        f = header.failure
+        failure = Failure(f.kind, f.message, f.traceback, f.pickled, tuple(f.notes))
+    structure = structure_from_json(header.structure)
+    return _ParsedHeader(structure, _layouts(header), header.count, header.incarnation, total, failure)
+
+
+def _frame_slice_of(header: frame_pb2.FrameHeader, body: ByteArray) -> FrameSlice:
+    """The frame slice with this header and body."""
+    return _parse(header, len(body)).frame_slice(header.first, body)
+
+
+# ---- messages of gRPC
 
 
 class FrameSliceEncoder:
@@ -71,7 +163,7 @@ class FrameSliceEncoder:
         layouts, buffers, total = lay_out(frame.columns, frame_slice.start, frame_slice.start + frame_slice.count)
         if self._compression is not None and self._compression.wants_sample(total):
             self._compression.decide(probe(self._compression.codecs, buffers, total))
-        head = frame_pb2.ReadReply(header=header_of(self._task_id, frame_slice, layouts), total=total)
+        head = frame_pb2.ReadReply(header=_header_of(self._task_id, frame_slice, layouts), total=total)
         messages = self._body_messages(head, buffers, total)
         form = self._encoding_key()
         if not (whole and self._keep and (form[0] or total <= PART_BYTES)):
@@ -251,13 +343,15 @@ class FrameSliceDecoder:
             if not (head.end or head.recalled or head.progress or head.files):
                 raise damaged_message_error()
             return head
-        check_header(head)
+        _check_header(head)
         parts = _decompressed(head, data, head.total)
         if not head.blocks:  # one block, mostly the whole body: the columns become views of it, without a copy
             (data,) = parts
             if len(data) == head.total:
                 # Another encoder may omit the padding; the data are then copied, so that views of them are aligned.
-                return frame_slice_of(head.header, _read_only(data.copy()) if data_at % 16 and not head.codec else data)
+                return _frame_slice_of(
+                    head.header, _read_only(data.copy()) if data_at % 16 and not head.codec else data
+                )
             parts = iter([data])
         self._header, self._body, self._filled = head.header, np.empty(head.total, np.uint8), 0
         return self._append_body(self._body, parts)
@@ -272,7 +366,7 @@ class FrameSliceDecoder:
         if self._filled < len(body) or self._header is None:
             return None
         header, self._header, self._body = self._header, None, None
-        return frame_slice_of(header, _read_only(body))
+        return _frame_slice_of(header, _read_only(body))
 
 
 def _decompressed(head: frame_pb2.ReadReply, data: ByteArray, room: int) -> Iterator[ByteArray]:
@@ -337,3 +431,65 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
 def _read_only(body: ByteArray) -> ByteArray:
     body.flags.writeable = False
     return body
+
+
+# ---- header and body apart, for shared memory
+
+
+class EncodedSlice(NamedTuple):
+    """A frame slice for transfers that send header and body separately; `nbytes` is the size of the body."""
+
+    header: bytes
+    layouts: Sequence[Layout]
+    buffers: list[Any]
+    nbytes: int
+
+
+def encode_slice(task_id: str, frame_slice: FrameSlice) -> EncodedSlice:
+    """Encode a frame slice. The header omits its index, so that slices with equal layouts have equal headers."""
+    frame = frame_slice.frame
+    layouts, buffers, total = lay_out(frame.columns, frame_slice.start, frame_slice.start + frame_slice.count)
+    if frame.failure is not None:
+        reply = frame_pb2.ReadReply(header=_header_of(task_id, replace(frame_slice, index=0), layouts), total=total)
+        return EncodedSlice(reply.SerializeToString(), layouts, buffers, total)
+    head = _cached_header(
+        task_id, frame_slice.incarnation, frame_slice.count, structure_to_json(frame.structure), tuple(layouts), total
+    )
+    return EncodedSlice(head, layouts, buffers, total)
+
+
+@lru_cache(maxsize=_CACHED_HEADERS)
+def _cached_header(
+    task_id: str, incarnation: int, count: int, structure: str, layouts: tuple[Layout, ...], total: int
+) -> bytes:
+    header = frame_pb2.FrameHeader(
+        task_id=task_id, incarnation=incarnation, count=count, structure=structure, columns=_columns(layouts)
+    )
+    return frame_pb2.ReadReply(header=header, total=total).SerializeToString()
+
+
+def decode_slice(header: bytes, index: int, body: ByteArray) -> FrameSlice:
+    """Decode a frame slice that `encode_slice` encoded; `index` is the index of its first element in the sequence.
+
+    Raises:
+        DataLossError: header and body do not fit together.
+        FailedPreconditionError: its dtype needs a package that is not installed here.
+    """
+    try:
+        form = _parse_header_cached(header) if len(header) < _MAX_CACHED_HEADER_BYTES else _parse_header(header)
+        if form.total != len(body):
+            raise damaged_message_error()
+        return form.frame_slice(index, body)
+    except (DataLossError, FailedPreconditionError):
+        raise
+    except Exception as error:  # damaged input can make any decoding step fail
+        raise limit_error(error) or damaged_message_error() from error
+
+
+def _parse_header(header: bytes) -> _ParsedHeader:
+    reply = frame_pb2.ReadReply.FromString(header)
+    _check_header(reply)
+    return _parse(reply.header, reply.total)
+
+
+_parse_header_cached = lru_cache(maxsize=_CACHED_HEADERS)(_parse_header)

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.system_limits import describe_os_error
-from dsnb.transfer.headers import decode_slice
+from dsnb.transfer.frame_codec import decode_slice
 from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink
 from dsnb.transfer.shared_memory.client_connection import ClientConnection
 from dsnb.transfer.shared_memory.memory import ConsumedPage

@@ -24,7 +24,7 @@ import numpy as np
 
 from dsnb.elements.columns import Column, Layout
 from dsnb.elements.frame import Frame
-from dsnb.transfer.headers import encode_slice
+from dsnb.transfer.frame_codec import encode_slice
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.transfer.shared_memory.free_list import FreeList, round_up_to_pages
 from dsnb.transfer.shared_memory.memory import ByteArray, SharedMemory, address

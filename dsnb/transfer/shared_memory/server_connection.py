@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dsnb.elements.columns import bytes_of, join_bytes
-from dsnb.transfer.headers import encode_slice
+from dsnb.transfer.frame_codec import encode_slice
 from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink
 from dsnb.transfer.shared_memory.memory import ByteArray, ConsumedPage
 from dsnb.transfer.shared_memory.messages import (

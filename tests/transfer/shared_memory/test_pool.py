@@ -13,7 +13,7 @@ import pytest
 
 from dsnb.elements.columns import lay_out
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.transfer.headers import decode_slice
+from dsnb.transfer.frame_codec import decode_slice
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.transfer.shared_memory.memory import PrivateMapping
 from dsnb.transfer.shared_memory.pool import Pool, Slab
