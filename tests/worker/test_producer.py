@@ -13,7 +13,7 @@ from dsnb.code.failures import exception_of
 from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.engine.inline_calls import InlineCalls
+from dsnb.pipeline.engine.calls import InlineCalls
 from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, FrameLimits, Producer
 from tests.pipeline.driving import context, failing_at, plain
 from tests.support.waiting import wait_for

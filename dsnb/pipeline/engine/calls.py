@@ -2,6 +2,11 @@
 
 One `list.extend` over a chain of C iterators makes the calls, so a call costs no more than Python's own call. Results
 before an error stay in the list; the error is returned, and the caller continues after it.
+
+Theory of operation of early results. Finished results need not wait for a call that takes long: another thread than the
+one that makes the calls may take them (`ThreadedCalls`, `InlineCalls`). It also removes the inputs of calls that have
+not begun, so that the run ends with the call in progress and the next wait needs no polling. The number of results
+shows how many calls were made; the puller passes the remaining elements to the next run.
 """
 
 from __future__ import annotations
@@ -10,16 +15,24 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import starmap
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Final
 
 from dsnb.elements.allocation import Allocator
-from dsnb.errors import UserCodeError
+from dsnb.errors import CancelledError, UserCodeError
 from dsnb.pipeline.engine.function_location import add_location_note, add_unpacking_note
-from dsnb.pipeline.engine.inline_calls import InlineCalls
+from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
 from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
-from dsnb.pipeline.engine.threaded_calls import Extend, ThreadedCalls
+from dsnb.system_limits import start_thread
 from dsnb.wire import forks
+
+MAX_HOLD_S: Final = 0.003
+"""The longest time for which results wait for others of their run."""
+
+Extend = Callable[[list[Any], list[Any]], BaseException | None]
+"""Calls user code (a function, or a generator's `next`): appends to the first list one result for each element of the
+second, up to the first error, which it returns. The second list may shrink while it runs."""
 
 
 class UserFunction:
@@ -127,6 +140,192 @@ def _iterate_calls(function: Callable[..., Any], run: list[Any]) -> Iterator[Any
 
 def _call(function: Callable[..., Any], element: Any) -> Any:
     return function(*element) if type(element) is tuple else function(element)
+
+
+class ThreadedCalls:
+    """Runs of calls, one at a time, on a thread that starts with the first run.
+
+    If a run takes longer than a few milliseconds, the puller takes the results that are there. The same thread makes
+    all calls of a stage: generators may own objects (a database cursor) that must stay on one thread.
+
+    Args:
+        name: Suffix of the thread's name, after the puller's name.
+        extend: Makes the calls.
+    """
+
+    def __init__(self, name: str, extend: Extend) -> None:
+        self._name = name
+        self._extend = extend
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._finished: SimpleQueue[bool] = SimpleQueue()
+        self._run: list[Any] | None = None
+        self._remaining: list[Any] = []
+        self._out: list[Any] = []
+        self._failure: BaseException | None = None
+        self._taken = 0
+        self.running = False
+        """Whether calls are still being made: the results taken last came before the end of their run."""
+        self._cut_short = False
+        """Whether inputs of the newest run were removed."""
+        self._cancelled = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no run has results that are still to be taken."""
+        return self._run is None
+
+    def start_run(self, run: list[Any]) -> None:
+        """Start a run of calls; only when idle."""
+        if self._thread is None:
+            name = f"{threading.current_thread().name}-{self._name}"  # includes the task's name on a worker
+            thread = threading.Thread(target=self._thread_main, name=name, daemon=True)
+            start_thread(thread)
+            self._thread = thread
+        # A copy of the run: `_wait` shortens it, while `take_results` still needs all elements.
+        self._run, self._remaining, self._out, self._taken = run, list(run), [], 0
+        self.running, self._cut_short, self._failure = True, False, None
+        self._jobs.put(self._run_calls)
+
+    def take_results(self, want: int) -> tuple[list[Any], list[Any], BaseException | None]:
+        """Wait for results and return at most `want` of them, or the end of the run.
+
+        Returns:
+            Elements, the results of those that were called for without an error, and the error of the element after
+            those, or None. The elements without a result must be passed to another run.
+
+        Raises:
+            CancelledError: `cancel` was called.
+        """
+        run = self._run
+        if run is None:
+            raise RuntimeError("no run was begun")
+        if self.running:
+            self._wait()
+        first, last = self._taken, min(self._taken + want, len(self._out))
+        self._taken = last
+        results = self._out[first:last]
+        # Results are only appended, so the slice taken above stays valid while calls are still being made.
+        if self.running or last < len(self._out):
+            return run[first:last], results, None
+        self._run = None
+        return run[first:], results, self._failure
+
+    def cancel(self) -> None:
+        """Wake all waiting threads, permanently; from any thread."""
+        self._cancelled = True
+        self._finished.put(False)
+
+    def close(self, then: Callable[[], None] | None = None) -> None:
+        """End the thread after it has called `then`; waits at most `JOIN_SECONDS`, because user code may be running."""
+        self.cancel()
+        if self._thread is None:
+            if then is not None:
+                then()
+            return
+        self._remaining.clear()
+        if then is not None:
+            self._jobs.put(then)
+        self._jobs.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(JOIN_SECONDS)
+
+    def _wait(self) -> None:
+        """Wait until the run is over, or has results and takes longer than `MAX_HOLD_S`."""
+        try:
+            self._finished.get(timeout=None if self._cut_short else MAX_HOLD_S)
+        except Empty:
+            # Keep the input of the call in progress. If that call ends right now, one or a few more calls are made,
+            # which is harmless.
+            del self._remaining[len(self._out) + 1 :]
+            self._cut_short = True
+            if len(self._out) > self._taken:
+                return
+            self._finished.get()  # nothing to take yet: wait for the call in progress, which is now the last one
+        if self._cancelled:
+            raise CancelledError("reading was stopped")
+        self.running = False
+
+    def _run_calls(self) -> None:
+        try:
+            self._failure = self._extend(self._out, self._remaining)
+        except BaseException as error:  # noqa: BLE001 - the waiting thread must receive it
+            self._failure = error
+        self._finished.put(True)
+
+    def _thread_main(self) -> None:
+        while (work := self._jobs.get()) is not None:
+            work()
+
+
+class InlineCalls:
+    """Runs of calls on the pulling thread, one at a time; another thread looks at a run that takes too long.
+
+    This does the same as `ThreadedCalls` without its thread, because waking a thread costs more than most calls. All
+    calls are made on the pulling thread, so user code always runs on the same one.
+
+    Args:
+        extend: Makes the calls.
+    """
+
+    def __init__(self, extend: Extend) -> None:
+        self._extend = extend
+        self._lock = threading.Lock()
+        self._remaining: list[Any] = []
+        self._out: list[Any] = []
+        self._taken = 0
+        self._cancelled = False
+
+    def run_calls(self, run: list[Any]) -> tuple[int, list[Any], BaseException | None]:
+        """Make a run of calls. Elements that have no result must be passed to another run.
+
+        Returns:
+            How many results were taken while the run was in progress, the results after those, and the error of the
+            call after those, or None.
+
+        Raises:
+            CancelledError: `cancel` was called.
+        """
+        left, out = list(run), list[Any]()
+        with self._lock:
+            self._remaining, self._out, self._taken = left, out, 0
+            if self._cancelled:
+                raise CancelledError("reading was stopped")
+        failure = self._call(out, left)
+        # From here on `take_partial_run` finds no run, so the results belong to this thread alone.
+        with self._lock:
+            self._remaining, self._out, taken = [], [], self._taken
+        if self._cancelled:
+            raise CancelledError("reading was stopped")
+        if taken:
+            del out[:taken]
+        return taken, out, failure
+
+    def _call(self, out: list[Any], left: list[Any]) -> BaseException | None:
+        try:
+            return self._extend(out, left)
+        except BaseException as error:  # noqa: BLE001 - raised in place of an element, as with a separate thread
+            return error
+
+    def take_partial_run(self) -> list[Any] | None:
+        """Take the results of the running calls so far, and end the run after the call in progress; from any thread.
+
+        None if no calls are being made.
+        """
+        with self._lock:
+            if not self._remaining:
+                return None
+            first, self._taken = self._taken, len(self._out)
+            # Keep the input of the call in progress. If that call ends right now, one or a few more calls are made,
+            # which is harmless.
+            del self._remaining[self._taken + 1 :]
+            return self._out[first : self._taken]
+
+    def cancel(self) -> None:
+        """Start no further call, permanently; from any thread."""
+        with self._lock:
+            self._cancelled = True
+            self._remaining.clear()
 
 
 class EarlyResultsStage(Stage):

@@ -14,11 +14,10 @@ import numpy as np
 from dsnb.elements.spec import BYTES, STR, TensorSpec, leaf_spec
 from dsnb.elements.structure import flatten, rebuild, structure_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, mark_out_of_band
-from dsnb.pipeline.engine.calls import EarlyResultsStage, UserFunction
+from dsnb.pipeline.engine.calls import EarlyResultsStage, Extend, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.ownership import ensure_owned
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.engine.threaded_calls import Extend
 from dsnb.pipeline.engine.to_numpy import mismatch
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.splits import SourceStage, SplitProvider

@@ -12,9 +12,8 @@ import pytest
 
 from dsnb.errors import CancelledError
 from dsnb.pipeline.dataset import Dataset
-from dsnb.pipeline.engine.inline_calls import InlineCalls
+from dsnb.pipeline.engine.calls import Extend, InlineCalls
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.pipeline.engine.threaded_calls import Extend
 from tests.pipeline.driving import context, drain, failing_at, plain, run
 from tests.support.waiting import wait_for
 
