@@ -33,3 +33,7 @@ class WorkerPool(Protocol):
     def release_worker(self, uid: str, *, at_once: bool) -> None:
         """Remove a worker. It first finishes its tasks, unless `at_once`. Unknown uids are ignored."""
         ...
+
+    def stop(self) -> None:
+        """Stop all workers. A second call does nothing."""
+        ...

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsnb.arguments import checked, short_repr, text
+from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from dsnb.launchers.engine import check_reachable, connect_engine, engine_text
-from dsnb.launchers.launcher import LaunchedWorker, Launcher, OnExit, Pool
+from dsnb.launchers.launcher import LaunchedWorker, Launcher, OnExit
 from dsnb.wire.addresses import host_of
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.worker.config import WorkerConfig
@@ -108,7 +109,7 @@ class Dask(Launcher):
         """
         raise FailedPreconditionError("Dask starts workers through its plugin", hint="use dsnb.start(on=client)")
 
-    def pool(self, dispatcher: DispatchServer, config: WorkerConfig) -> Pool:
+    def pool(self, dispatcher: DispatchServer, config: WorkerConfig) -> WorkerPool:
         """The workers of one service in this cluster; used by `dsnb.start`."""
         return DaskPool(self._client, self._cluster, dispatcher, config)
 

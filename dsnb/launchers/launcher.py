@@ -69,14 +69,6 @@ OnExit = Callable[[LaunchedWorker], None]
 """Called once if a worker ends that was not asked to, also if it could not start; its uid is then empty."""
 
 
-class Pool(WorkerPool, Protocol):
-    """All workers of a service, and the way to stop them."""
-
-    def stop(self) -> None:
-        """Stop all workers. A second call does nothing."""
-        ...
-
-
 class Launcher(ABC):
     """Starts workers somewhere; the base class of `dsnb.launchers.Ray`, `Dask` and `Command`.
 
@@ -122,7 +114,7 @@ class Launcher(ABC):
     def close(self) -> None:  # noqa: B027 - only some launchers prepare anything
         """End what the launcher has prepared and not used."""
 
-    def pool(self, dispatcher: DispatchServer, config: WorkerConfig) -> Pool:
+    def pool(self, dispatcher: DispatchServer, config: WorkerConfig) -> WorkerPool:
         """The pool that starts the workers of one service with this launcher."""
         from dsnb.launchers.pool import LaunchedPool
 
