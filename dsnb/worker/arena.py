@@ -37,7 +37,7 @@ class Arena:
         >>> import numpy as np
         >>> arena, image = Arena(1 << 22), np.ones(1 << 20, np.uint8)
         >>> held = arena.store([image], image.nbytes)
-        >>> mine, yours = held.private(), held.private()
+        >>> mine, yours = held.private_view(), held.private_view()
         >>> np.array_equal(mine, image), np.shares_memory(mine, yours)
         (True, False)
     """

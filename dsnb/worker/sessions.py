@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
@@ -13,28 +13,14 @@ from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink
 from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import ReadRequest
 
-
-class SessionOwner(Protocol):
-    """The part of a task that its sessions call."""
-
-    def credit(
-        self, session: ReaderSession, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0
-    ) -> None:
-        """Update a client's credit and progress; see `transfer.protocol.ReadHandle.credit`."""
-
-    def recall(self, session: ReaderSession) -> None:
-        """Revoke a client's unused credit."""
-
-    def leave(self, client: str, consumed: int | None = None, session: ReaderSession | None = None) -> None:
-        """End a client's reading of the task."""
+if TYPE_CHECKING:
+    from dsnb.worker.task import Task  # it makes the sessions
 
 
 class ReaderSession(ReadHandle):
     """One client's reading of a task; see `transfer.protocol.ReadHandle`."""
 
-    def __init__(
-        self, task: SessionOwner, request: ReadRequest, sink: Sink, trainer: str, link_stats: LinkStats
-    ) -> None:
+    def __init__(self, task: Task, request: ReadRequest, sink: Sink, trainer: str, link_stats: LinkStats) -> None:
         self.client = request.client_id
         self.opening = request.opening
         self.sink = sink
