@@ -241,14 +241,14 @@ class ReadStage(JobReader):
         """
         self._mark_all_consumed()
         self._consumption.tracked, self._consumption.held_downstream = True, buffered
-        return _Tracking(self)
+        return self
 
     @property
     def registered(self) -> bool:
         """Whether the dispatcher still lists this client, as far as is known without a call."""
         return self._inbox.refusal is None and not self._control.lapsed
 
-    def owns_unconsumed(self) -> bool:
+    def may_consume(self) -> bool:
         """Whether delivered but unconsumed elements still belong to this reader.
 
         Elements held by operations of this process do: they count as consumed when the reader rejoins. So do the last
@@ -417,7 +417,7 @@ class ReadStage(JobReader):
 
     # ---- frame slices
 
-    def user_consumed(self, elements: int, errors: int) -> None:
+    def consumed(self, elements: int, errors: int) -> None:
         """Count elements that the user received, and errors that were raised in place of elements."""
         self._consumption.mark_consumed(elements + errors)
         now = time.monotonic()
@@ -755,18 +755,3 @@ class ReadStage(JobReader):
         Sent to the dispatcher when it leaves, in case a worker dies before it receives the last acknowledgement.
         """
         return self._last_holdings if self._closing else self._tasks.consumed_holdings()
-
-
-class _Tracking(ConsumptionListener):
-    """Passes what the user consumed on to the reader."""
-
-    __slots__ = ("_reader",)
-
-    def __init__(self, reader: ReadStage) -> None:
-        self._reader = reader
-
-    def consumed(self, elements: int, errors: int) -> None:
-        self._reader.user_consumed(elements, errors)
-
-    def may_consume(self) -> bool:
-        return self._reader.owns_unconsumed()

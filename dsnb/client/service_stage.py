@@ -74,7 +74,9 @@ class ServiceStage(Stage):
         self._skippable = skippable
         self._skipped = 0
         self._reader: JobReader | None = None
-        self._tracking: _DeferredTracking | None = None
+        self._tracked = self._buffered = False
+        """Whether the end of the pipeline reports what the user consumed, and whether operations hold elements back."""
+        self._listener: ConsumptionListener | None = None
         self._join_lock = threading.Lock()
         self._waited_before = 0
         """Waiting time of previous passes."""
@@ -98,8 +100,7 @@ class ServiceStage(Stage):
             self.closes_slowly = True
         self.adopt(self._reader)
         self._reader.skip(self._skipped)
-        if self._tracking is not None:
-            self._tracking.attach(self._reader)
+        self._pass_consumption_on()
 
     def _join_and_warn(self) -> JobReader:
         # If the user interrupts the join, the reader is closed as soon as it has joined.
@@ -121,12 +122,24 @@ class ServiceStage(Stage):
         finally:
             self.wait_ns = self._waited_before + reader.wait_ns
 
-    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener | None:
+    def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener:
         """Track which elements the user receives, from the first one on. Does not join the job."""
-        self._tracking = _DeferredTracking(held=buffered)
-        if self._reader is not None:
-            self._tracking.attach(self._reader)
-        return self._tracking
+        self._tracked, self._buffered = True, buffered
+        self._pass_consumption_on()
+        return self
+
+    def _pass_consumption_on(self) -> None:
+        if self._tracked and self._reader is not None:
+            self._listener = self._reader.track_consumption(buffered=self._buffered)
+
+    def consumed(self, elements: int, errors: int) -> None:
+        """Pass what the user received on to the reader, once the job is joined."""
+        if self._listener is not None:
+            self._listener.consumed(elements, errors)
+
+    def may_consume(self) -> bool:
+        """Whether the reader's elements may still be consumed; True before the job is joined."""
+        return self._listener is None or self._listener.may_consume()
 
     def skip(self, count: int) -> int:
         """Leave elements out. Elements before the start position are skipped without joining the job."""
@@ -172,22 +185,3 @@ class ServiceStage(Stage):
         self.start()
         assert self._reader is not None
         return self._reader
-
-
-class _DeferredTracking(ConsumptionListener):
-    """Forwards consumption to a reader that may join later, after the pipeline has asked for tracking."""
-
-    def __init__(self, *, held: bool) -> None:
-        self._held = held
-        self._tracking: ConsumptionListener | None = None
-
-    def attach(self, reader: JobReader) -> None:
-        """Start forwarding to a reader that has joined."""
-        self._tracking = reader.track_consumption(buffered=self._held)
-
-    def consumed(self, elements: int, errors: int) -> None:
-        if self._tracking is not None:
-            self._tracking.consumed(elements, errors)
-
-    def may_consume(self) -> bool:
-        return self._tracking is None or self._tracking.may_consume()
