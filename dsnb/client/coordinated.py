@@ -45,9 +45,9 @@ from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire import discovery
 from dsnb.wire.channel import open_channel
-from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import (
+    ClientOrigin,
     ClientReport,
     ClientUpdate,
     Empty,

@@ -16,8 +16,8 @@ from dsnb.elements.compression import AUTO, CODECS, NONE, load_codec
 from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.transfer.selection import can_check_messages, transfer_protocol
 from dsnb.wire.addresses import target_address
-from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.field_groups import COLOCATED, JobParameters, is_colocated, shared
+from dsnb.wire.messages import CachePolicy
 from dsnb.wire.schedule import consumer_name
 
 LOCAL = "LOCAL"

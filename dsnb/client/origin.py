@@ -11,7 +11,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from dsnb.code.tracebacks import cell_number
-from dsnb.wire.client_origin import ClientOrigin
+from dsnb.wire.messages import ClientOrigin
 
 _lock = threading.Lock()
 _begun: Counter[tuple[int, int]] = Counter()

@@ -40,9 +40,9 @@ from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire import discovery
 from dsnb.wire.channel import ChannelCache, open_channel
-from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.control_stream import HANG_TIMEOUT_S
 from dsnb.wire.messages import (
+    ClientOrigin,
     ClientReport,
     ClientUpdate,
     EndRequest,

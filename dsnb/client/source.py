@@ -23,7 +23,7 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, B
 from dsnb.pipeline.position import IterationCounter
 from dsnb.pipeline.splits import SplitProvider
 from dsnb.wire.channel import ChannelCache
-from dsnb.wire.client_origin import ClientOrigin
+from dsnb.wire.messages import ClientOrigin
 from dsnb.wire.stopped_services import refuse_stopped
 
 _PRESERVED_CARDINALITIES: Final[dict[ShardingPolicy, tuple[int, ...]]] = {

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from dsnb.arguments import checked, integer, one_of, optional, seconds, short_repr, text
 from dsnb.errors import InvalidArgumentError
-from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.messages import CachePolicy
 
 
 def _trainer_id(name: str, value: Any) -> str:

@@ -11,10 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
-from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.field_groups import CacheCounters
-from dsnb.wire.messages import ClientReport, TaskReport, WorkerReport
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import ClientOrigin, ClientReport, StageReport, TaskReport, WorkerReport
 
 _MAX_LISTED_CLIENTS = 16
 """How many clients without a trainer id stay listed after they left; each epoch of a plain loop is such a client."""

@@ -36,9 +36,7 @@ from dsnb.monitor.snapshot import (
     WorkerStatus,
 )
 from dsnb.wire.field_groups import JobParameters, TaskProgress, WorkerIdentity, WorkerUse, shared
-from dsnb.wire.host_use import HostUse
-from dsnb.wire.link import LinkReport
-from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
+from dsnb.wire.messages import ClientReport, HostUse, LinkReport, TaskReport, TrainerReport, WorkerReport
 
 
 def snapshot(

@@ -7,7 +7,7 @@ import msgspec
 from dsnb.monitor.processors import CpuCapacity, cpu_capacity
 from dsnb.monitor.rates import JobRates, Rates, StageRates, TrainerRates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TaskStatus, TrainerStatus, WorkerStatus
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 
 class StageGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsnb.monitor.formatting import format_bytes
 from dsnb.monitor.snapshot import Snapshot
-from dsnb.wire.host_use import GpuStatus, HostUse
+from dsnb.wire.messages import GpuStatus, HostUse
 
 
 def host_lines(snapshot: Snapshot) -> Iterator[str]:

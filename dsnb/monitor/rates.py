@@ -14,7 +14,7 @@ import msgspec
 
 from dsnb.monitor.formatting import format_rate
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TaskStatus, TrainerStatus, WorkerStatus
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 MAX_WAIT_SHARE = 0.75
 """Upper limit of the waiting share in the estimate of demand, which is thus at most four times the consumption: a

@@ -6,7 +6,7 @@ Pure: no clock, no service.
 from __future__ import annotations
 
 from dsnb.monitor.snapshot import JobStatus, TrainerStatus
-from dsnb.wire.client_origin import ClientOrigin
+from dsnb.wire.messages import ClientOrigin
 
 
 def has_name(job: JobStatus) -> bool:

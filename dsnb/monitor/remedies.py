@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from dsnb.monitor.evidence import Evidence
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 _PARALLEL_OPERATIONS = ("map(", "interleave(")
 """How the names of operations that accept `num_parallel_calls` begin."""

@@ -13,7 +13,7 @@ from dsnb.monitor.formatting import format_bytes, format_count, format_duration,
 from dsnb.monitor.past_jobs import waited_most
 from dsnb.monitor.rates import Rates, rates, trainer_rates
 from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 _SAME, _NOTABLE = 0.015, 0.05
 """Relative differences. Below the first, two numbers count as equal; above the second, a change is judged."""

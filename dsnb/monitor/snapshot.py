@@ -14,12 +14,9 @@ import msgspec
 from msgspec.structs import fields
 
 from dsnb.arguments import checked, text
-from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerUse
-from dsnb.wire.host_use import HostUse
 from dsnb.wire.job_names import qualified_job_name
-from dsnb.wire.link import LinkReport
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import ClientOrigin, HostUse, LinkReport, StageReport
 
 VERSION = 1
 NOT_ENCRYPTED = "connections are not encrypted (tls=False): everybody on the network can read elements and pipelines"
@@ -320,7 +317,7 @@ class WorkerStatus(StatusRecord, WorkerUse, frozen=True, kw_only=True):
 class HostStatus(StatusRecord, HostUse, frozen=True, kw_only=True):
     """A host of workers, by the newest report of one of them.
 
-    `HostUse` in `dsnb/wire/host_use.py` describes the other fields.
+    `HostUse` in `dsnb/wire/messages.py` describes the other fields.
 
     Attributes:
         name: Its name, as in `WorkerStatus.host`.

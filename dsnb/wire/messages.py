@@ -1,16 +1,14 @@
-"""The messages of `wire/proto` as frozen structs. The `.proto` files describe each field."""
+"""The messages of `wire/proto` as frozen structs. The `.proto` files describe each field.
+
+Those that a status has too are described here.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.client_origin import ClientOrigin
 from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerUse
-from dsnb.wire.host_use import HostUse
-from dsnb.wire.link import LinkReport
 from dsnb.wire.schedule import ConsumerReport, Leftovers, RoundsUpdate
-from dsnb.wire.stage_report import StageReport
 
 
 class Empty(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +200,23 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
     deployment_mode: str = ""
 
 
+class ClientOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a client runs: the cell, the process and the host.
+
+    Attributes:
+        cell: The number of the notebook cell that reads, as in `In [3]`; 0 if no cell reads.
+        pid: The id of its process.
+        host: The name of its host. In a status it is empty if all workers and clients are on one host.
+        ordinal: How many clients the same cell has begun, with this one; without a cell, its process. A loop over
+            epochs begins one for each epoch.
+    """
+
+    cell: int = 0
+    pid: int = 0
+    host: str = ""
+    ordinal: int = 0
+
+
 class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     elements: int = 0
@@ -339,6 +354,67 @@ class LostReader(msgspec.Struct, frozen=True, kw_only=True):
     consumed: int = 0
 
 
+class StageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation of a pipeline; summed over the workers of a job in `JobStatus.stages`.
+
+    The counters only grow, so that readers compute rates from two reports.
+
+    Attributes:
+        name: The operation and the name of its function, as in `map(decode)`.
+        depth: Distance from the last operation of the pipeline.
+        elements: Elements that left this stage.
+        busy_ns: Time spent in this stage itself, without its inputs' time; summed over its threads.
+        wait_ns: Time this stage waited for its inputs on another thread, or, in a source, for splits from the
+            dispatcher.
+        buffered: Elements that are ready in this stage now (prefetch, shuffle, parallel map).
+        capacity: The maximum of `buffered`; 0 for a stage that buffers nothing.
+        threads: The number of threads that call its function at present, as requested or as chosen by `AUTOTUNE`; 0
+            without `num_parallel_calls`, when the thread that reads from the operation calls it.
+    """
+
+    name: str = ""
+    depth: int = 0
+    elements: int = 0
+    busy_ns: int = 0
+    wait_ns: int = 0
+    buffered: int = 0
+    capacity: int = 0
+    threads: int = 0
+
+
+class LinkReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How one client gets one task's elements.
+
+    Attributes:
+        task_id: The task; empty in a worker's report, where it is the task that the report is of.
+        worker: The task's worker, likewise.
+        client_id: The client.
+        trainer_id: The trainer for which it reads.
+        transfer: "local" (by reference), "shared_memory" or "grpc".
+        reason: Why this transfer was chosen.
+        frame_slices: Frame slices that were transferred.
+        fallbacks: Frame slices that were large enough for shared memory but found no room there, so that they were sent
+            over its socket instead: slower, and in the client's own memory.
+        held_bytes: Shared memory that the client holds now: elements not consumed yet, and views that it keeps.
+        fallback_reason: Why there was no room at the last fallback.
+        sent: Elements that were sent to the client in all.
+        at_end: Whether that is everything that the client can get, as far as the worker knows.
+    """
+
+    task_id: str = ""
+    worker: str = ""
+    client_id: str = ""
+    trainer_id: str = ""
+    transfer: str = ""
+    reason: str = ""
+    frame_slices: int = 0
+    fallbacks: int = 0
+    held_bytes: int = 0
+    fallback_reason: str = ""
+    sent: int = 0
+    at_end: bool = False
+
+
 class TaskReport(TaskProgress, frozen=True, kw_only=True):
     task_id: str = ""
     state: str = ""
@@ -358,6 +434,36 @@ class TaskReport(TaskProgress, frozen=True, kw_only=True):
     incarnation: int = 0
     repeated: int = 0
     lost_readers: tuple[LostReader, ...] = ()
+
+
+class GpuStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU of a host.
+
+    Attributes:
+        name: Its model, as the driver names it.
+        busy_percent: Share of the last moment in which it computed; -1 if the driver does not tell.
+        memory_used_bytes: Bytes of its memory that are in use, by all processes.
+        memory_total_bytes: Bytes of its memory.
+    """
+
+    name: str = ""
+    busy_percent: int = 0
+    memory_used_bytes: int = 0
+    memory_total_bytes: int = 0
+
+
+class HostUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What all processes of a host together use of it.
+
+    Attributes:
+        memory_used_bytes: Bytes of memory in use, without what the system keeps of files.
+        memory_total_bytes: Bytes of memory of the host, or of the container if its limit is lower; 0 if unknown.
+        gpus: Its GPUs in the driver's order; empty if it has none, or if `nvidia-ml-py` is not installed there.
+    """
+
+    memory_used_bytes: int = 0
+    memory_total_bytes: int = 0
+    gpus: tuple[GpuStatus, ...] = ()
 
 
 class WorkerReport(WorkerUse, frozen=True, kw_only=True):
@@ -479,6 +585,24 @@ class SplitsReply(msgspec.Struct, frozen=True, kw_only=True):
 
 class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: int = 0
+
+
+class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one trainer in the cross-trainer cache; see `client.trainer_cache`.
+
+    Attributes:
+        on_lag: What happens when the trainer falls behind the window: "wait", "spill"; for any other value it skips the
+            evicted elements.
+        start: The trainer's first element: "newest" is the next one to be produced; any other value is the oldest one
+            that is available.
+        timeout_s: Seconds without reading after which other trainers no longer wait for this one; 0 for no limit.
+        start_together: How many trainers must have joined before any of them gets an element.
+    """
+
+    on_lag: str = ""
+    start: str = ""
+    timeout_s: float = 0.0
+    start_together: int = 0
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dsnb.elements.frame import Frame
 from dsnb.transfer.protocol import FrameSlice
-from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.messages import TrainerReport
+from dsnb.wire.messages import CachePolicy, TrainerReport
 from dsnb.wire.schedule import Leftovers
 
 _NO_POLICY = CachePolicy()

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dsnb.wire.host_use import GpuStatus, HostUse
+from dsnb.wire.messages import GpuStatus, HostUse
 from dsnb.worker.host import memory_bytes
 
 _READ_EVERY_S = 0.5

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from dsnb.pipeline.engine.resume_point import ResumePoint, needs_released_splits, to_text
 from dsnb.pipeline.engine.stage import Stage, repeated_seconds, reports
-from dsnb.wire.messages import FinishedSplits, ResumePosition, TrainerReport
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import FinishedSplits, ResumePosition, StageReport, TrainerReport
 from dsnb.worker.element_log import ElementLog
 
 _SETTLES_S = 2.0

@@ -34,8 +34,7 @@ import msgspec
 from dsnb.code.failures import exception_of
 from dsnb.elements.frame import Frame
 from dsnb.transfer.protocol import FrameSlice
-from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.messages import TrainerReport
+from dsnb.wire.messages import CachePolicy, TrainerReport
 from dsnb.wire.schedule import Leftovers, consumer_name
 from dsnb.worker.element_log import ElementLog, ReadAhead
 from dsnb.worker.frame_log import LogEntry, newest_entries

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink
-from dsnb.wire.link import LinkReport
-from dsnb.wire.messages import ReadRequest
+from dsnb.wire.messages import LinkReport, ReadRequest
 
 if TYPE_CHECKING:
     from dsnb.worker.task import Task  # it makes the sessions

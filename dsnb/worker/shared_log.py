@@ -61,9 +61,8 @@ import msgspec
 from dsnb.elements.frame import Frame
 from dsnb.errors import DeadlineExceededError
 from dsnb.transfer.protocol import FIRST_GRANT, FrameSlice
-from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.field_groups import CacheCounters, shared
-from dsnb.wire.messages import IndexRange, TrainerPosition, TrainerReport
+from dsnb.wire.messages import CachePolicy, IndexRange, TrainerPosition, TrainerReport
 from dsnb.wire.ranges import Ranges, split_ranges
 from dsnb.worker.element_log import ElementLog, ReadAhead
 from dsnb.worker.frame_log import FrameLog, FrameStore, LogEntry, Span

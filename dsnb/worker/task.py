@@ -26,9 +26,8 @@ from dsnb.elements.frame import Array, Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.transfer.protocol import FrameSlice, LinkStats, Sink
-from dsnb.wire.cache_policy import CachePolicy
 from dsnb.wire.field_groups import LogProgress, shared
-from dsnb.wire.messages import LostReader, ReadRequest, ResumePosition, TaskOrder, TaskReport
+from dsnb.wire.messages import CachePolicy, LostReader, ReadRequest, ResumePosition, TaskOrder, TaskReport
 from dsnb.wire.schedule import Leftovers
 from dsnb.worker.arena import Arena
 from dsnb.worker.element_log import ElementLog

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import dsnb
 from dsnb.client.origin import count_client, current_origin
-from dsnb.wire.client_origin import ClientOrigin
+from dsnb.wire.messages import ClientOrigin
 from tests.support.cluster import Cluster
 
 CELL = 1_000_000

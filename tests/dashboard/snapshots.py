@@ -8,7 +8,7 @@ from dsnb.dashboard.feed import FeedHealth, RateSample
 from dsnb.dashboard.view import ControlState, Selection, View, view
 from dsnb.monitor.rates import Rates, rates
 from dsnb.monitor.snapshot import CursorStatus, JobStatus, Snapshot, TaskStatus, TrainerStatus, WorkerStatus
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 SECOND = 1_000_000_000
 

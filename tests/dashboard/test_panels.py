@@ -25,8 +25,7 @@ from dsnb.dashboard.panels.waits import waits
 from dsnb.dashboard.panels.workers import workers
 from dsnb.dashboard.view import ControlState, Selection, View, view
 from dsnb.monitor.snapshot import AutoscaleStatus, EventStatus, HostStatus, Snapshot, SplitStatus
-from dsnb.wire.host_use import GpuStatus
-from dsnb.wire.link import LinkReport
+from dsnb.wire.messages import GpuStatus, LinkReport
 from tests.dashboard.snapshots import SECOND, job, place, seen, snapshot, stage, task, trainer, worker
 
 

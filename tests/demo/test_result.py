@@ -10,7 +10,7 @@ from dsnb.demo.result import DemoResult, result_of
 from dsnb.demo.table import progress_line, table
 from dsnb.demo.trainer import Trainer, TrainerSettings
 from dsnb.monitor.snapshot import CursorStatus, JobStatus, TrainerStatus
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 JOB = JobStatus(
     name="digits",

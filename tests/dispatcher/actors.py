@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from dsnb.dispatcher import events as e
 from dsnb.pipeline.engine.resume_point import ResumePoint, from_text, to_text
-from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.link import LinkReport
 from dsnb.wire.messages import (
+    CachePolicy,
     ClientRelease,
     EndedTask,
     FinishedSplits,
     IndexRange,
     JoinRequest,
+    LinkReport,
     Loss,
     LostReader,
     ResumePosition,

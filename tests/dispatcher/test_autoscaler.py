@@ -11,8 +11,7 @@ import pytest
 
 from dsnb.dispatcher.autoscaler import INTERVAL_S, Autoscaler
 from dsnb.monitor.snapshot import CursorStatus, JobStatus, Snapshot, TaskStatus, TrainerStatus, WorkerStatus
-from dsnb.wire.link import LinkReport
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import LinkReport, StageReport
 
 STEP_S = 0.1
 _SAMPLES_PER_S = 10

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dsnb.dispatcher import events as e
-from dsnb.wire.link import LinkReport
-from dsnb.wire.messages import ClosedIteration, EndedTask, EndRequest, JoinedClient, TaskReport, WorkerReport
+from dsnb.wire.messages import (
+    ClosedIteration,
+    EndedTask,
+    EndRequest,
+    JoinedClient,
+    LinkReport,
+    TaskReport,
+    WorkerReport,
+)
 from tests.dispatcher.simulation import CONFIG, Service
 
 

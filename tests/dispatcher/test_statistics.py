@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsnb.dispatcher.statistics import Statistics, stages_of
-from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import ClientReport, StageReport, TaskReport, TrainerReport, WorkerReport
 
 
 def task(task_id: str, head: int, **changes: Any) -> TaskReport:

@@ -8,9 +8,7 @@ from typing import Any
 from dsnb.dispatcher.statistics import Statistics
 from dsnb.dispatcher.status import snapshot
 from dsnb.monitor.snapshot import EventStatus, JobStatus, Snapshot, SplitStatus
-from dsnb.wire.client_origin import ClientOrigin
-from dsnb.wire.host_use import GpuStatus, HostUse
-from dsnb.wire.messages import ClientReport, TaskReport, TrainerReport, WorkerReport
+from dsnb.wire.messages import ClientOrigin, ClientReport, GpuStatus, HostUse, TaskReport, TrainerReport, WorkerReport
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import CONFIG, Service
 

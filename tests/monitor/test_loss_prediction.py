@@ -8,7 +8,7 @@ import pytest
 
 from dsnb.monitor.snapshot import Snapshot, TrainerStatus
 from dsnb.monitor.verdict import Verdict, verdicts
-from dsnb.wire.link import LinkReport
+from dsnb.wire.messages import LinkReport
 from tests.dashboard.snapshots import SECOND, job, place, snapshot, task, trainer, worker
 
 FRAME = 8

@@ -15,7 +15,7 @@ from dsnb.monitor.snapshot import JobStatus, Snapshot, TrainerStatus
 from dsnb.monitor.status_html import status_tables
 from dsnb.monitor.status_text import status_text
 from dsnb.monitor.verdict import latest_verdicts
-from dsnb.wire.client_origin import ClientOrigin
+from dsnb.wire.messages import ClientOrigin
 from tests.dashboard.snapshots import SECOND, job, seen, snapshot, trainer
 
 CELL = ClientOrigin(cell=3, pid=4711, ordinal=1)

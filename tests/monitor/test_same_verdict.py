@@ -13,7 +13,7 @@ from dsnb.dashboard.panels.verdict import job_verdicts
 from dsnb.monitor.html_report import render_html_report
 from dsnb.monitor.snapshot import CursorStatus, Snapshot
 from dsnb.monitor.verdict import latest_verdicts
-from dsnb.wire.link import LinkReport
+from dsnb.wire.messages import LinkReport
 from tests.dashboard.snapshots import SECOND, job, place, seen, snapshot, stage, task, trainer, worker
 
 READ_S = 30

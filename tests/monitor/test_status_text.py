@@ -20,7 +20,7 @@ from dsnb.monitor.snapshot import (
     WorkerStatus,
 )
 from dsnb.monitor.status_text import job_lines, status_text
-from dsnb.wire.host_use import GpuStatus
+from dsnb.wire.messages import GpuStatus
 
 WORKER = WorkerStatus(
     name="w0",
@@ -76,7 +76,7 @@ FULL = Snapshot(
 def test_hosts_are_told_with_their_memory_and_gpus() -> None:
     gpus = (
         GpuStatus(name="H100", busy_percent=87, memory_used_bytes=40_000_000_000, memory_total_bytes=80_000_000_000),
-        GpuStatus(name="H100 MIG", memory_used_bytes=500_000_000, memory_total_bytes=10_000_000_000),
+        GpuStatus(name="H100 MIG", busy_percent=-1, memory_used_bytes=500_000_000, memory_total_bytes=10_000_000_000),
     )
     host = HostStatus(
         name="node1", host_id="i", memory_used_bytes=9_100_000_000, memory_total_bytes=25_300_000_000, gpus=gpus

@@ -17,7 +17,7 @@ import dsnb
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.notebook.service import DataService
 from dsnb.transfer import selection
-from dsnb.wire.link import LinkReport
+from dsnb.wire.messages import LinkReport
 from tests.support.cluster import Cluster
 from tests.support.processes import python_process
 from tests.support.transfers import BETWEEN_PROCESSES, TESTS_TRANSFER_CHOICE, TRANSFERS, overwrite_memory

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dsnb.client.options import ReadOptions, ShardingPolicy
 from dsnb.pipeline.dataset import Dataset
-from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.messages import CachePolicy
 from tests.simulation.dispatcher import JOB
 from tests.simulation.thinned import Thinned, is_kept
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from dsnb.errors import DataLossError
 from dsnb.monitor import snapshot
 from dsnb.monitor.snapshot import StatusRecord
-from dsnb.wire import cache_policy, client_origin, host_use, link, messages, schedule, stage_report
+from dsnb.wire import messages, schedule
 from dsnb.wire.codec import decode, decoder, encode
 from dsnb.wire.messages import Empty, TaskInfo, TaskOrder, WorkerOrder
 from dsnb.wire.proto import control_pb2, frame_pb2
 
 CLASSES: list[type[msgspec.Struct]] = [
     cls
-    for module in (messages, schedule, link, stage_report, cache_policy, client_origin, host_use, snapshot)
+    for module in (messages, schedule, snapshot)
     for cls in vars(module).values()
     if isinstance(cls, type) and issubclass(cls, msgspec.Struct) and cls.__module__ == module.__name__
     if cls is not StatusRecord  # the base of the others, and no message

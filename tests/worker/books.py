@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import cast
 
 from dsnb.transfer.protocol import FIRST_GRANT, FrameSlice
-from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.messages import CachePolicy
 from dsnb.worker.shared_log import SharedLog
 
 

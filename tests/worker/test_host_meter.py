@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.wire.host_use import GpuStatus, HostUse
+from dsnb.wire.messages import GpuStatus, HostUse
 from dsnb.worker.host_meter import GpuReader, HostMeter
 from tests.support.waiting import wait_for
 

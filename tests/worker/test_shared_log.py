@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dsnb.wire.cache_policy import CachePolicy
+from dsnb.wire.messages import CachePolicy
 from dsnb.worker.shared_log import SharedLog
 from tests.worker.books import BookedReader, Books
 

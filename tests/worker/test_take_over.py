@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dsnb.wire.cache_policy import CachePolicy
-from dsnb.wire.messages import IndexRange, ReaderPosition, TrainerPosition
+from dsnb.wire.messages import CachePolicy, IndexRange, ReaderPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges, split_ranges
 from dsnb.worker.shared_log import FIRST_GRANT, SharedLog
 

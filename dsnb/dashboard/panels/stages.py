@@ -11,7 +11,7 @@ from dsnb.dashboard.panels.tables import empty_message, heading
 from dsnb.dashboard.view import View
 from dsnb.monitor.formatting import format_count, format_duration, format_rate, format_share, plural
 from dsnb.monitor.rates import StageRates
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 _NEGLIGIBLE_WORK = 0.001
 """Below this much work per second, recent shares would be noise; then use all work since the job started."""

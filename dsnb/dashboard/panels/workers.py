@@ -12,7 +12,7 @@ from dsnb.monitor.formatting import format_bytes, natural_sort_key, plural
 from dsnb.monitor.hosts import busy_text, memory_text
 from dsnb.monitor.snapshot import HostStatus, Snapshot, WorkerStatus
 from dsnb.monitor.tables import worker_table
-from dsnb.wire.host_use import GpuStatus, HostUse
+from dsnb.wire.messages import GpuStatus, HostUse
 
 COLUMNS = {
     "worker": "",

@@ -25,7 +25,7 @@ from dsnb.pipeline.seen_specs import note_element
 from dsnb.stopwatch import Stopwatch
 from dsnb.system_limits import limit_error
 from dsnb.wire import forks
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 _CLOSE_SECONDS: Final = 1.0
 _SLOW_LOOP_NS: Final = 10_000

@@ -25,7 +25,7 @@ from dsnb.pipeline.engine.interrupts import INTERRUPTS
 from dsnb.pipeline.engine.resume_point import START, ResumablePositions, ResumePoint
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH
 from dsnb.stopwatch import Stopwatch
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 if TYPE_CHECKING:
     from dsnb.pipeline.splits import SplitCursor

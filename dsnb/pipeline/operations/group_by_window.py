@@ -19,7 +19,7 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.operations.flat_map import FlatMapStage
 from dsnb.pipeline.sources.elements import Elements
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 
 class GroupByWindow(Operation, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE, MOST_THREADS
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 DEFAULT_CYCLE: Final = 8
 """The default of `cycle_length`: the same on every machine, so that the order is the same too."""

@@ -17,7 +17,7 @@ from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE
 from dsnb.processes import usable_cpus
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 
 class Map(Operation, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from dsnb.pipeline.engine.look_ahead import LookAhead
 from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation, Unchanged
 from dsnb.pipeline.validate import AUTOTUNE
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 
 class Prefetch(Unchanged, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from dsnb.pipeline.engine.randomness import fixed_generator, generator
 from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.pipeline.operation import UNKNOWN_CARDINALITY, BuildContext, SameSpec, walk
-from dsnb.wire.stage_report import StageReport
+from dsnb.wire.messages import StageReport
 
 
 class Shuffle(SameSpec, frozen=True, kw_only=True):
