@@ -9,11 +9,11 @@ from dsnb.wire.addresses import host_of, is_loopback
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import Empty, WorkerReport
 from dsnb.wire.methods import PING
+from dsnb.wire.server import is_local_peer
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _ANSWER_S = 5.0
 """How long a worker that joins may take to answer at its address."""
-_LOOPBACK_PEERS = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
 
 
 def check_worker(report: WorkerReport, peer: str, token: str) -> None:
@@ -33,7 +33,7 @@ def check_worker(report: WorkerReport, peer: str, token: str) -> None:
             did="the worker was not added",
             hint=f"start it with Python {_PYTHON}",
         )
-    if not (peer.startswith(_LOOPBACK_PEERS) and is_loopback(host_of(report.address))):
+    if not (is_local_peer(peer) and is_loopback(host_of(report.address))):
         _check_reachable(report, token)
 
 

@@ -31,13 +31,10 @@ from dsnb.wire.grpc_errors import as_read_error
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
-from dsnb.wire.server import until_broken
+from dsnb.wire.server import is_local_peer, until_broken
 from dsnb.wire.threads import OnDemandExecutor
 
 GRPC: Final = Transfer(name="grpc", over_network=True, carries_checksum=True)
-
-_SAME_HOST: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
-"""Prefixes of `ServicerContext.peer()` for callers on this host."""
 
 # ---- the worker's end
 
@@ -225,7 +222,7 @@ def _compression_policy(request: ReadRequest, context: grpc.ServicerContext) -> 
 
 def _on_same_host(request: ReadRequest, context: grpc.ServicerContext) -> bool:
     """Whether the reader competes with this worker for processors, and no network lies between them."""
-    return request.host_id == host_id() if request.host_id else context.peer().startswith(_SAME_HOST)
+    return request.host_id == host_id() if request.host_id else is_local_peer(context.peer())
 
 
 def _receive_requests(requests: Iterator[ReadRequest], handle: ReadHandle, sink: _StreamSink) -> None:

@@ -51,6 +51,8 @@ _OPTIONS = (
 )
 
 
+_LOCAL_PEERS: Final = ("ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]", "unix:")
+
 _MAX_REFUSALS: Final = 32
 """Refusals sent at the same time. Each uses a thread for a moment; further ones are rejected without a reason."""
 
@@ -140,6 +142,11 @@ def until_broken(requests: Iterator[Request]) -> Iterator[Request]:
         except Exception:  # noqa: BLE001 - StopIteration too
             return
         yield request
+
+
+def is_local_peer(peer: str) -> bool:
+    """Whether a caller is on this host, by what `ServicerContext.peer` returns."""
+    return peer.startswith(_LOCAL_PEERS)
 
 
 class _Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
