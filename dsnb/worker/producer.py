@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from dsnb.code.failures import failure_of
 from dsnb.elements.frame import Frame, Schema, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError, InvalidArgumentError, is_out_of_band
-from dsnb.pipeline.engine.stage import Run, Stage, as_list
+from dsnb.pipeline.engine.stage import Run, Stage, as_list, concat_runs
 from dsnb.storage.urls import add_host
 
 FRAME_BYTES = 1 << 20
@@ -291,7 +291,7 @@ class Producer(threading.Thread):
             return
         pending = self._pending
         self._pending, self._pending_count = [], 0
-        for run in [concat_runs(pending)] if self._packed else runs_for_local_readers(pending):
+        for run in [concat_for_frame(pending)] if self._packed else runs_for_local_readers(pending):
             self._try_to_add(run)
 
     def _try_to_add(self, run: Run) -> None:
@@ -368,22 +368,16 @@ def _length(leaf: Any) -> int:
     return len(leaf) if isinstance(leaf, (bytes, str)) else 8
 
 
-def concat_runs(runs: list[Run]) -> Run:
-    """Join runs into one: a copy if all are arrays of one dtype and shape, else a list."""
-    if len(runs) == 1 and not _is_text(runs[0]):
-        return runs[0]
-    if any(map(_is_text, runs)):
-        return _listed(runs)  # strings of any length; an array would have the width of the longest one in these runs
-    arrays = [run for run in runs if isinstance(run, np.ndarray)]
-    if len(arrays) == len(runs) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
-        return np.concatenate(arrays)
-    return _listed(runs)
+def concat_for_frame(runs: Sequence[Run]) -> Run:
+    """Join runs into one that is laid out in a frame; text into a list, for it may be of any length."""
+    # An array would have the width of the longest string in these runs.
+    return concat_runs([as_list(run) if _is_text(run) else run for run in runs])
 
 
 def runs_for_local_readers(runs: list[Run]) -> Iterator[Run]:
     """Combine runs for readers in this process. Runs of arrays are not joined: that would copy their elements."""
     if not any(isinstance(run, np.ndarray) and run.ndim > 1 for run in runs):
-        yield concat_runs(runs)  # cheap: lists hold references, and scalars are copied for the reader in any case
+        yield concat_for_frame(runs)  # cheap: lists hold references, and scalars are copied for the reader in any case
         return
     for run in runs:
         yield as_list(run) if _is_text(run) else run
@@ -391,10 +385,6 @@ def runs_for_local_readers(runs: list[Run]) -> Iterator[Run]:
 
 def _is_text(run: Run) -> bool:
     return isinstance(run, np.ndarray) and run.dtype.kind in "US"
-
-
-def _listed(runs: list[Run]) -> list[Any]:
-    return [element for run in runs for element in as_list(run)]
 
 
 class FlushTimer(threading.Thread):

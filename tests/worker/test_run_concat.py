@@ -9,7 +9,7 @@ import pytest
 
 from dsnb.elements.columns import COPY_BELOW
 from dsnb.elements.frame import Frame, frames_of
-from dsnb.worker.producer import concat_runs, runs_for_local_readers
+from dsnb.worker.producer import concat_for_frame, runs_for_local_readers
 
 
 def elements_of(runs: list[Any]) -> list[Any]:
@@ -39,7 +39,7 @@ def test_the_elements_are_the_same_either_way(name: str) -> None:
         if (isinstance(runs[0], np.ndarray))
         else [element for run in runs for element in run]
     )
-    for found in (list(concat_runs(runs)), elements_of(runs)):
+    for found in (list(concat_for_frame(runs)), elements_of(runs)):
         assert len(found) == len(expected)
         assert all(np.array_equal(mine, its) for mine, its in zip(found, expected, strict=True))
 
