@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
+from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink
 from dsnb.wire.messages import LinkReport, ReadRequest
 
@@ -31,23 +31,24 @@ class ReaderSession(ReadHandle):
         self._task = task
         self.link = link_stats
         self._sent = request.received
-        self._flight_ns, self._in_flight_since = 0, 0
+        self._flight = Stopwatch()
+        """Runs while sent elements are not consumed yet."""
 
     @property
     def flight_ns(self) -> int:
         """Nanoseconds during which sent elements were not consumed yet."""
-        return self._flight_ns + (time.perf_counter_ns() - self._in_flight_since if self._in_flight_since else 0)
+        return self._flight.ns
 
     def count_sent(self, count: int) -> None:
         """Count a frame slice of `count` elements as sent. Runs under the task's lock."""
         self._sent += count
         self.link.frame_slices += 1
-        self._in_flight_since = self._in_flight_since or time.perf_counter_ns()
+        self._flight.start()
 
     def update_consumed(self, count: int) -> None:
         """Note how many of the sent elements were consumed in all. Runs under the task's lock."""
-        if self._in_flight_since and count >= self._sent:
-            self._flight_ns, self._in_flight_since = self.flight_ns, 0
+        if count >= self._sent:
+            self._flight.stop()
 
     def link_report(self) -> LinkReport:
         """The transfer's statistics for this client."""
