@@ -9,19 +9,14 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from dsnb.client.reader import ReadStage
 
 ACK_INTERVAL_S: Final = 0.01
 """How long a consumed element may stay unacknowledged."""
 _IDLE_S: Final = 1.0
-
-
-class Acknowledger(Protocol):
-    """A reader that the acknowledgement thread calls."""
-
-    def acknowledge(self) -> bool:
-        """Acknowledge what was consumed; returns whether to call again after the interval."""
-        ...
 
 
 class AckThread:
@@ -30,11 +25,11 @@ class AckThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requested = threading.Event()
-        self._known: weakref.WeakSet[Acknowledger] = weakref.WeakSet()
-        self._pending: weakref.WeakSet[Acknowledger] = weakref.WeakSet()
+        self._known: weakref.WeakSet[ReadStage] = weakref.WeakSet()
+        self._pending: weakref.WeakSet[ReadStage] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
-    def call_soon(self, reader: Acknowledger) -> None:
+    def call_soon(self, reader: ReadStage) -> None:
         """Call a reader once, about `ACK_INTERVAL_S` from now. Keeps only a weak reference to it."""
         with self._lock:
             self._known.add(reader)
@@ -46,7 +41,7 @@ class AckThread:
                     thread.start()
                     self._thread = thread
 
-    def forget(self, reader: Acknowledger) -> None:
+    def forget(self, reader: ReadStage) -> None:
         """Stop calling a reader that is being closed."""
         with self._lock:
             self._known.discard(reader)

@@ -438,7 +438,7 @@ class ReadStage(JobReader):
             ack_thread.call_soon(self)
 
     def acknowledge(self) -> bool:
-        """Send acknowledgements and maintain the tasks.
+        """Send acknowledgements and maintain the tasks; returns whether to call it again after the interval.
 
         Called by the acknowledgement thread while the user's thread is busy.
         """
