@@ -35,6 +35,7 @@ from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.registered import registered_inexact_reason, registered_support
 from dsnb.pipeline.sharding import made_deterministic, sharding_support
+from dsnb.pipeline.split_order import order_obstacle, splits_per_unit, wants_split_order
 from dsnb.pipeline.splits import shares_exactly, split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
 from dsnb.wire.blobs import blob_pieces, split_bytes
@@ -142,7 +143,7 @@ def distribute(
 
     @checked(dataset=dataset_rule)
     def apply(dataset: Dataset) -> Dataset:
-        _require_end(at_end, dataset.cardinality())
+        checked_options = _options_for(options, at_end, dataset)
 
         def register() -> str:
             return _register(address, dataset, options.compression, dataset_id=None, options=options).dataset_id
@@ -150,7 +151,7 @@ def distribute(
         source = FromService(
             service=address,
             dataset_id=register(),
-            options=replace(options, split_cache=kept_in_memory(dataset.operation)),
+            options=checked_options,
             spec=dataset.operation.element_spec,  # whatever was read before, the pipeline registers alike
             registered_cardinality=dataset.cardinality(),
             shares_exactly=shares_exactly(dataset.operation),
@@ -290,9 +291,7 @@ def from_dataset_id(
             f"the dataset {dataset_id!r} has elements {spec}, and `element_spec` is {element_spec}",
             hint="leave element_spec out",
         )
-    _check_mode_of_registered(options.mode, known)
-    _require_replay(options, known)
-    _require_end(at_end, known.cardinality)
+    options = _options_for_registered(options, at_end, known)
     source = FromService(
         service=address,
         dataset_id=reply.dataset_id,
@@ -302,6 +301,25 @@ def from_dataset_id(
         pipeline=blake2b(definition + "".join(known.blobs).encode(), digest_size=16).hexdigest(),
     )
     return Dataset(source)
+
+
+def _options_for(options: ReadOptions, at_end: str | None, dataset: Dataset) -> ReadOptions:
+    """Return the options of a read of a dataset, or refuse them."""
+    operation = dataset.operation
+    _require_end(at_end, dataset.cardinality())
+    if wants_split_order(operation):
+        options = _with_order(options, order_obstacle(operation))
+    return replace(options, split_cache=kept_in_memory(operation))
+
+
+def _options_for_registered(options: ReadOptions, at_end: str | None, known: DatasetInfo) -> ReadOptions:
+    """Return the options of a read of a registered dataset, or refuse them."""
+    _check_mode_of_registered(options.mode, known)
+    _require_replay(options, known)
+    _require_end(at_end, known.cardinality)
+    if known.unordered_reason or any(provider.unit for provider in known.providers):
+        options = _with_order(options, known.unordered_reason)
+    return options
 
 
 def _require_replay(options: ReadOptions, info: DatasetInfo) -> None:
@@ -317,6 +335,38 @@ def _require_replay(options: ReadOptions, info: DatasetInfo) -> None:
             did="nothing was read",
             hint='remove the cause, or use "repeat" (elements may come twice) or "raise" (an error if data are lost)',
         )
+
+
+def _with_order(options: ReadOptions, obstacle: str) -> ReadOptions:
+    """Return the options of a read of a pipeline with `Options(deterministic=True)`; in DYNAMIC mode, it is ordered.
+
+    Args:
+        options: The options of the read.
+        obstacle: Which operation of the pipeline keeps its elements from having one order; empty if there is none.
+
+    Raises:
+        FailedPreconditionError: the mode is DYNAMIC, and the elements could not come in one order.
+    """
+    if options.mode is not ShardingPolicy.DYNAMIC:
+        return options
+    what, hint = "", ""
+    if obstacle:
+        what = f"{obstacle}, so the order of elements would depend on the workers"
+        hint = "move it behind `distribute`, where it sees all elements in their order"
+    elif options.num_consumers:
+        what, hint = "a coordinated read has an order of its own", "leave rank and world_size out"
+    elif options.cached:
+        what, hint = "the trainers of a cross-trainer cache have no common order", "leave cross_trainer_cache out"
+    elif options.max_outstanding_requests is not None:
+        what = "with `max_outstanding_requests`, all elements under way may be of later splits than the one that is due"
+        hint = "leave max_outstanding_requests out"
+    if what:
+        raise FailedPreconditionError(
+            f'Options(deterministic=True) asks for one order of a "distributed_epoch" read, and {what}',
+            did="nothing was read",
+            hint=f"{hint}; or leave deterministic=True out of the options",
+        )
+    return replace(options, ordered=True)
 
 
 def _check_mode_of_registered(mode: ShardingPolicy, known: DatasetInfo) -> None:
@@ -362,6 +412,7 @@ def _register(
         has_shard_hint=offer.has_shard_hint,
         inexact_reason=inexact_reason(operation, sources_have_positions=False),
         inexact_shard_reason=inexact_reason(made_deterministic(operation), sources_have_positions=False),
+        unordered_reason=order_obstacle(operation) if wants_split_order(operation) else "",
         libraries=graph.fingerprint.libraries,
     )
     if options is not None:
@@ -397,7 +448,9 @@ def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], Unimple
         found = split_providers(operation)
     except UnimplementedError as error:
         return (), error
-    return tuple(SplitProvider(source=provider.source, count=provider.count) for provider in found), None
+    ordered = wants_split_order(operation) and not order_obstacle(operation)
+    unit = splits_per_unit(operation) if ordered else 0
+    return tuple(SplitProvider(source=provider.source, count=provider.count, unit=unit) for provider in found), None
 
 
 def _registration(request: RegisterRequest, definition: bytes) -> Iterator[RegisterRequest]:

@@ -22,6 +22,7 @@ from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink, Transfer
 from dsnb.wire.messages import ClientUpdate, IndexRange, TaskHolding, TaskInfo
 from dsnb.wire.poller import Poller
 from dsnb.wire.ranges import split_ranges
+from dsnb.wire.unit_mark import UnitMark
 
 INITIAL_MAX_BYTES = 128 << 10
 """Initial `max_bytes` of a task: bytes that may be in flight or unconsumed. Doubled when the reader starves."""
@@ -228,6 +229,12 @@ class TaskSink(Sink):
             if self.current:
                 self._inbox.progress(self.task_read, complete_rounds, oldest_round)
 
+    def note_unit(self, mark: UnitMark) -> None:
+        with self._inbox.lock:
+            if self.current:
+                self._inbox.note_unit(self.task_read, mark)
+                self._inbox.notify()
+
     def fail(self, error: Exception) -> None:
         with self._inbox.lock:
             if self.current:
@@ -313,6 +320,9 @@ class Inbox:
 
     def progress(self, task_read: TaskRead, complete_rounds: int, oldest_round: int) -> None:
         """Handle a worker's report on the rounds of a coordinated read. Requires the lock."""
+
+    def note_unit(self, task_read: TaskRead, mark: UnitMark) -> None:
+        """Handle a mark of a unit of splits. Requires the lock."""
 
     def set_task_reads(self, task_reads: Sequence[TaskRead]) -> None:
         """Set the tasks that are read at present."""

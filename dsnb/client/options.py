@@ -105,6 +105,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The argument `on_worker_loss` of `distribute`; empty for None."""
     split_cache: str = ""
     """The operation of the pipeline that caches splits in the memory of each worker process; empty if there is none."""
+    ordered: bool = False
+    """Whether elements come in the order of the splits, for any number of workers; see `pipeline/split_order`."""
 
     @property
     def local(self) -> bool:

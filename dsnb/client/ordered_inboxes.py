@@ -1,8 +1,9 @@
-"""Inboxes that deliver elements in a fixed order over the tasks: round robin, or in a recorded order.
+"""Inboxes that deliver elements in a fixed order over the tasks: round robin, by splits, or in a recorded order.
 
 A plain `Inbox` delivers what arrives first. Two trainers of one job then see the same elements of each task in the same
 order, but the interleaving of the tasks depends on timing. `RoundRobinInbox` takes one element of each task in turn, so
-that all trainers see one sequence while the job has the same workers: runs can be compared step by step. `ReplayInbox`
+that all trainers see one sequence while the job has the same workers: runs can be compared step by step.
+`SplitOrderInbox` delivers elements in the order of the splits, so that the workers do not matter at all. `ReplayInbox`
 repeats the order recorded in a reading position.
 """
 
@@ -16,8 +17,10 @@ from msgspec.structs import replace
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import ReadOptions
 from dsnb.client.position import StartPosition, read_order_of
+from dsnb.client.unit_order import UnitOrder
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import TaskInfo
+from dsnb.wire.unit_mark import UnitMark
 
 
 class RoundRobinInbox(Inbox):
@@ -70,6 +73,44 @@ class RoundRobinInbox(Inbox):
             if self._queues[hold] or not hold.account.ended:
                 return hold
         return None
+
+
+class SplitOrderInbox(Inbox):
+    """Delivers elements in the order of their splits; see `pipeline/split_order`.
+
+    It waits for the unit that is due, even if elements of later ones have arrived.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._present: Sequence[TaskRead] = ()
+        self._order: UnitOrder[TaskRead] = UnitOrder(self._is_over)
+
+    def set_task_reads(self, task_reads: Sequence[TaskRead]) -> None:
+        """Set the tasks that are read at present. Of tasks that are gone, what has arrived is still delivered."""
+        with self.lock:
+            self._present = task_reads
+            for task_read in task_reads:
+                self._order.add_task(task_read)
+
+    def put(self, task_read: TaskRead, frame_slice: FrameSlice) -> None:
+        self._order.add(task_read, frame_slice)
+
+    def note_unit(self, task_read: TaskRead, mark: UnitMark) -> None:
+        self._order.mark(task_read, mark)
+
+    @property
+    def ready(self) -> bool:
+        return self._order.ready()
+
+    def take(self) -> tuple[TaskRead, FrameSlice]:
+        return self._order.take()
+
+    def _clear_slices(self) -> None:
+        self._order.clear()
+
+    def _is_over(self, task_read: TaskRead) -> bool:
+        return task_read.account.ended or task_read not in self._present
 
 
 class ReplayInbox(Inbox):
@@ -126,6 +167,8 @@ class ReplayInbox(Inbox):
 
 def inbox_for(options: ReadOptions, tasks: Sequence[TaskInfo], start_position: StartPosition | None) -> Inbox:
     """Make the inbox for a reader of these tasks."""
+    if options.ordered:
+        return SplitOrderInbox()
     if start_position is not None and start_position.read_order:
         return ReplayInbox(read_order_of(start_position, [task.task_id for task in tasks]))
     return RoundRobinInbox() if options.round_robin else Inbox()

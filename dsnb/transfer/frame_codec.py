@@ -312,8 +312,8 @@ class FrameSliceDecoder:
         """Decode one message.
 
         Returns:
-            A frame slice when it is complete, the message itself if it is a notice (end, recall, progress, files), else
-            None.
+            A frame slice when it is complete, the message itself if it is a notice (end, recall, progress, files,
+            unit mark), else None.
 
         Raises:
             DataLossError: the message is damaged.
@@ -340,7 +340,7 @@ class FrameSliceDecoder:
                 raise damaged_message_error()
             return self._append_body(self._body, _decompressed(head, data, len(self._body) - self._filled))
         if not head.HasField("header"):
-            if not (head.end or head.recalled or head.progress or head.files):
+            if not (head.end or head.recalled or head.progress or head.files or head.HasField("unit_mark")):
                 raise damaged_message_error()
             return head
         _check_header(head)

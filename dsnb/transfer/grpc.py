@@ -33,6 +33,7 @@ from dsnb.wire.methods import READ
 from dsnb.wire.proto import frame_pb2
 from dsnb.wire.server import is_local_peer, until_broken
 from dsnb.wire.threads import OnDemandExecutor
+from dsnb.wire.unit_mark import UnitMark
 
 GRPC: Final = Transfer(name="grpc", over_network=True, carries_checksum=True)
 
@@ -162,6 +163,10 @@ class _StreamSink(Sink):
 
     def progress(self, complete_rounds: int, oldest_round: int) -> None:
         self.items.put(frame_pb2.ReadReply(progress=True, complete_rounds=complete_rounds, oldest_round=oldest_round))
+
+    def note_unit(self, mark: UnitMark) -> None:
+        message = frame_pb2.UnitMark(unit=mark.unit, index=mark.index, ended=mark.ended)
+        self.items.put(frame_pb2.ReadReply(unit_mark=message))
 
     def fail(self, error: Exception) -> None:
         self.items.put(error)
@@ -332,6 +337,9 @@ class _GrpcReadHandle(ReadHandle):
                 self._sink.end()
             elif item is not None and item.progress:
                 self._sink.progress(item.complete_rounds, item.oldest_round)
+            elif item is not None and item.HasField("unit_mark"):
+                mark = item.unit_mark
+                self._sink.note_unit(UnitMark(unit=mark.unit, index=mark.index, ended=mark.ended))
             elif item is not None and item.recalled:
                 self._sink.recalled(item.granted)
 

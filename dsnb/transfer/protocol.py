@@ -21,6 +21,7 @@ from dsnb.code.failures import exception_of
 from dsnb.elements.frame import Array, Frame
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.poller import Poller
+from dsnb.wire.unit_mark import UnitMark
 
 FIRST_GRANT: Final = 16
 """If several clients share a task's elements, each may hold at most this many more than it has consumed.
@@ -157,6 +158,10 @@ class Sink(Protocol):
             complete_rounds: How many task rounds all consumers have received.
             oldest_round: The first task round that the worker still keeps.
         """
+
+    def note_unit(self, mark: UnitMark) -> None:
+        """Called where a unit of splits begins or ends in the task's sequence, before any element after that place."""
+        del mark
 
     def fail(self, error: Exception) -> None:
         """Called when the read has failed and delivers nothing more."""

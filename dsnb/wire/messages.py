@@ -18,6 +18,7 @@ class Empty(msgspec.Struct, frozen=True, kw_only=True):
 class SplitProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str = ""
     count: int = 0
+    unit: int = 0
 
 
 class DatasetInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,6 +36,7 @@ class DatasetInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     inexact_reason: str = ""
     libraries: tuple[str, ...] = ()
     inexact_shard_reason: str = ""
+    unordered_reason: str = ""
 
 
 class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from dsnb.pipeline.operation import BuildContext, SplitFeed
 from dsnb.pipeline.operations.with_options import build_pipeline
 from dsnb.pipeline.sharding import sharded
 from dsnb.pipeline.sources.elements import Elements
+from dsnb.pipeline.split_order import UnitStage, wants_split_order
 from dsnb.pipeline.splits import split_providers
 from dsnb.transfer import local
 from dsnb.wire import blobs
@@ -110,6 +111,8 @@ def stage_builder(
             track_in_this_thread(opened_files)  # the producer's, in which user code may read datasets
         if order.position is not None and order.position.ended:
             return Elements(run=()).build(replace(context, splits=None))
+        if feed is not None and wants_split_order(operation):
+            return UnitStage(operation, context)
         return build_pipeline(sharded(operation, order.mode, order.num_shards, order.shard), context)
 
     return build

@@ -28,6 +28,8 @@ class ReaderSession(ReadHandle):
         self.wants_files = request.want_files
         self.files_sent = 0
         """How many of the task's opened files were reported to this reader."""
+        self.unit_marks_sent = 0
+        """How many of the marks of units were reported to this reader."""
         self._task = task
         self.link = link_stats
         self._sent = request.received

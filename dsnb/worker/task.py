@@ -25,10 +25,12 @@ from dsnb.elements.allocation import Allocator
 from dsnb.elements.frame import Array, Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
+from dsnb.pipeline.split_order import UnitStage
 from dsnb.transfer.protocol import FrameSlice, LinkStats, Sink
 from dsnb.wire.field_groups import LogProgress, shared
 from dsnb.wire.messages import CachePolicy, LostReader, ReadRequest, ResumePosition, TaskOrder, TaskReport
 from dsnb.wire.schedule import Leftovers
+from dsnb.wire.unit_mark import UnitMark
 from dsnb.worker.arena import Arena
 from dsnb.worker.element_log import ElementLog
 from dsnb.worker.pipeline_loader import seek_to_position
@@ -102,13 +104,15 @@ class Task:
         self._opened_files = opened_files or OpenedFiles()
         self._files: dict[FileState, None] = {}
         """The states of the files that were opened, in order."""
+        self._unit_marks: list[UnitMark] = []
+        """Where units of splits begin and end, if elements come in their order."""
         self._packs_kept_frames = keeps_frames(order) and not packed
         self._arena = Arena(2 * capacity) if self._packs_kept_frames else None
         self.limits = self._limits()
         name, make, begin = (
             f"dsnb-task-{order.task_id}",
             partial(build, self.allocate),
-            partial(seek_to_position, order),
+            self._seek,
         )
         self._producer = make_producer(name, make, self, error_context, packed=packed, seek=begin)
         self._feed = feed
@@ -293,6 +297,7 @@ class Task:
         if self._paused:
             return False
         self._send_files(session)
+        self._send_unit_marks(session)
         slices = self._log.take_all(session.client)
         for frame_slice in slices:
             self._sent_elements += frame_slice.count
@@ -311,6 +316,29 @@ class Task:
             session.files_sent = len(self._files)
             for first in range(0, len(new), _FILES_PER_MESSAGE):
                 session.sink.note_files(json.dumps(new[first : first + _FILES_PER_MESSAGE]))
+
+    def _seek(self, stage: Stage) -> None:
+        if isinstance(stage, UnitStage):
+            stage.on_unit = self._note_unit
+        seek_to_position(self.order, stage)
+
+    def _note_unit(self, unit: int, delivered: int, ended: bool) -> None:
+        """Tell the readers where a unit begins or ends.
+
+        A unit that begins before the first element of this sequence counts as beginning there.
+        """
+        with self._lock:
+            index = self._log.first
+            if self._producer.positioned:
+                index += delivered - self._elements_before_first
+            self._unit_marks.append(UnitMark(unit=unit, index=index, ended=ended))
+            self._pump_all()
+
+    def _send_unit_marks(self, session: ReaderSession) -> None:
+        """Tell a reader of all units that began or ended, before the elements after that place."""
+        for mark in self._unit_marks[session.unit_marks_sent :]:
+            session.sink.note_unit(mark)
+        session.unit_marks_sent = len(self._unit_marks)
 
     def _send_end(self, session: ReaderSession) -> None:
         if session.end_sent or not self._log.at_end(session.client):
@@ -567,10 +595,14 @@ class Task:
         index = self._log.resume_index()
         if stage is None or index is None or not self._producer.positioned:
             return None
-        position = self.order.position
-        begun = position.skip if position is not None and not position.pipeline_position else 0
-        resume = self._resume_reporter.report(index, stage, index - self._log.first + begun)
+        resume = self._resume_reporter.report(index, stage, index - self._log.first + self._elements_before_first)
         return resume if self._producer.one_to_one else replace(resume, repeated_ms=_UNBOUNDED_MS)
+
+    @property
+    def _elements_before_first(self) -> int:
+        """How many elements the pipeline has made, since it began, before the first one of this task's sequence."""
+        position = self.order.position
+        return position.skip if position is not None and not position.pipeline_position else 0
 
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
         if self._feed is None:

@@ -52,6 +52,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
     iteration = job.iterations.get(number)
     if iteration is None:
         iteration = _create_iteration(core, job, number, request)
+    _refuse_second_reader(job, iteration)
     if job.num_consumers:
         _remove_former_client(core, job, request.consumer_index)
     readers, losses = len(iteration.clients), len(iteration.losses)
@@ -88,6 +89,21 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         client_timeout_ms=core.config.client_timeout_ms,
         deployment_mode=core.config.deployment_mode or "",
     )
+
+
+def _refuse_second_reader(job: Job, iteration: Iteration) -> None:
+    """Refuse a client of an iteration that another one reads in the order of the splits.
+
+    Raises:
+        FailedPreconditionError: there is another client.
+    """
+    if iteration.clients and not iteration.finished and any(provider.unit for provider in iteration.providers):
+        raise FailedPreconditionError(
+            f"job {job.name!r} has a reader already, and its elements come in one order, to one reader "
+            "(deterministic=True)",
+            did="it was not joined",
+            hint="give each reader a job of its own: leave job_name out, or make it another one for each",
+        )
 
 
 def _check_rejoin(core: Context, request: JoinRequest) -> None:

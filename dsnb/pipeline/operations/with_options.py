@@ -26,7 +26,9 @@ class Options:
     """Settings for `Dataset.with_options`; they hold for the whole pipeline, before and after it (as in tf.data).
 
     Attributes:
-        deterministic: False lets `map` and `interleave` return what is ready first, if they use threads and their own
+        deterministic: True: a "distributed_epoch" read yields its elements in one order, that of the splits, for any
+            number of workers; `distribute` refuses operations before it that mix splits, such as `shuffle`. False lets
+            `map` and `interleave` return what is ready first, if they use threads and their own
             argument does not say otherwise. None means True.
         writable: True returns copies that the user may write to; otherwise arrays are read-only. None means False.
 

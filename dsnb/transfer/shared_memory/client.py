@@ -28,6 +28,7 @@ from dsnb.wire.codec import encode
 from dsnb.wire.grpc_errors import as_read_error, decode_error
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.security import PROOF_HEADER, Caller, Proof, request_digest
+from dsnb.wire.unit_mark import UnitMark
 
 _LEAVE_S = 2.0
 _BREAK_S = 0.5
@@ -226,6 +227,8 @@ class _SharedMemoryReadHandle(ReadHandle):
             self._sink.recalled(header.a)
         elif header.kind == MessageKind.PROGRESS:
             self._sink.progress(header.a, header.b)
+        elif header.kind == MessageKind.UNIT:
+            self._sink.note_unit(UnitMark(unit=header.a, index=header.b, ended=bool(header.c)))
         elif header.kind == MessageKind.REFUSED:
             raise SharedMemoryRefused(text.decode())
         elif header.kind == MessageKind.FAIL:

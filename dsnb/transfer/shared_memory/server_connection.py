@@ -27,6 +27,7 @@ from dsnb.transfer.shared_memory.messages import (
 )
 from dsnb.transfer.shared_memory.pool import Pool, Slab
 from dsnb.wire.grpc_errors import encode_error
+from dsnb.wire.unit_mark import UnitMark
 
 MIN_SLAB_BYTES = 32 << 10
 """Frame slices with fewer bytes are sent over the socket: a slab would cost more than the copy."""
@@ -131,6 +132,9 @@ class ServerConnection(Sink):
 
     def progress(self, complete_rounds: int, oldest_round: int) -> None:
         self.send([pack_message(MessageKind.PROGRESS, complete_rounds, oldest_round)])
+
+    def note_unit(self, mark: UnitMark) -> None:
+        self.send([pack_message(MessageKind.UNIT, mark.unit, mark.index, int(mark.ended))])
 
     def fail(self, error: Exception) -> None:
         self.send([pack_message(MessageKind.FAIL, text=encode_error(error, "Read"))])

@@ -11,15 +11,17 @@ class Empty(_message.Message):
     def __init__(self) -> None: ...
 
 class SplitProvider(_message.Message):
-    __slots__ = ("source", "count")
+    __slots__ = ("source", "count", "unit")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
     source: str
     count: int
-    def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+    unit: int
+    def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ..., unit: _Optional[int] = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
-    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "libraries", "inexact_shard_reason")
+    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "libraries", "inexact_shard_reason", "unordered_reason")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +36,7 @@ class DatasetInfo(_message.Message):
     INEXACT_REASON_FIELD_NUMBER: _ClassVar[int]
     LIBRARIES_FIELD_NUMBER: _ClassVar[int]
     INEXACT_SHARD_REASON_FIELD_NUMBER: _ClassVar[int]
+    UNORDERED_REASON_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     blobs: _containers.RepeatedScalarFieldContainer[str]
     element_spec: str
@@ -48,7 +51,8 @@ class DatasetInfo(_message.Message):
     inexact_reason: str
     libraries: _containers.RepeatedScalarFieldContainer[str]
     inexact_shard_reason: str
-    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., inexact_shard_reason: _Optional[str] = ...) -> None: ...
+    unordered_reason: str
+    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., inexact_shard_reason: _Optional[str] = ..., unordered_reason: _Optional[str] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("dataset_id", "definition", "nbytes", "info")

@@ -52,8 +52,18 @@ class FrameHeader(_message.Message):
     failure: Failure
     def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., structure: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
+class UnitMark(_message.Message):
+    __slots__ = ("unit", "index", "ended")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    unit: int
+    index: int
+    ended: bool
+    def __init__(self, unit: _Optional[int] = ..., index: _Optional[int] = ..., ended: bool = ...) -> None: ...
+
 class ReadReply(_message.Message):
-    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw_bytes", "blocks", "checksum", "progress", "complete_rounds", "oldest_round", "files", "data", "joined")
+    __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw_bytes", "blocks", "checksum", "progress", "complete_rounds", "oldest_round", "files", "unit_mark", "data", "joined")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +78,7 @@ class ReadReply(_message.Message):
     COMPLETE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     OLDEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    UNIT_MARK_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     header: FrameHeader
@@ -84,9 +95,10 @@ class ReadReply(_message.Message):
     complete_rounds: int
     oldest_round: int
     files: str
+    unit_mark: UnitMark
     data: bytes
     joined: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw_bytes: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., complete_rounds: _Optional[int] = ..., oldest_round: _Optional[int] = ..., files: _Optional[str] = ..., data: _Optional[bytes] = ..., joined: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[FrameHeader, _Mapping]] = ..., total: _Optional[int] = ..., padding: _Optional[bytes] = ..., end: bool = ..., recalled: bool = ..., granted: _Optional[int] = ..., codec: _Optional[str] = ..., raw_bytes: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., checksum: _Optional[int] = ..., progress: bool = ..., complete_rounds: _Optional[int] = ..., oldest_round: _Optional[int] = ..., files: _Optional[str] = ..., unit_mark: _Optional[_Union[UnitMark, _Mapping]] = ..., data: _Optional[bytes] = ..., joined: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class CachePolicy(_message.Message):
     __slots__ = ("on_lag", "start", "timeout_s", "start_together")

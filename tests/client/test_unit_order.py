@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from dsnb.client.unit_order import UnitOrder
+from dsnb.elements.frame import Frame, frames_of
+from dsnb.transfer.protocol import FrameSlice
+from dsnb.wire.unit_mark import UnitMark
+
+
+class Tasks:
+    """Tasks "a", "b" and so on, and what comes of them in the order of their units."""
+
+    def __init__(self, names: str) -> None:
+        self.over: set[str] = set()
+        self.order: UnitOrder[str] = UnitOrder(self.over.__contains__)
+        for name in names:
+            self.order.add_task(name)
+
+    def begin(self, task: str, unit: int, index: int) -> None:
+        self.order.mark(task, UnitMark(unit=unit, index=index))
+
+    def end(self, task: str, unit: int, index: int) -> None:
+        self.order.mark(task, UnitMark(unit=unit, index=index, ended=True))
+
+    def send(self, task: str, index: int, *values: int) -> None:
+        (frame,) = frames_of(np.array(values), None)
+        assert isinstance(frame, Frame)
+        self.order.add(task, FrameSlice(frame, index, 0, len(values), 1))
+
+    def taken(self) -> list[int]:
+        """All that can be taken now."""
+        found: list[int] = []
+        while self.order.ready():
+            found += [int(value) for value in self.order.take()[1].elements()]
+        return found
+
+
+def test_elements_of_a_later_unit_wait_for_those_that_are_due() -> None:
+    tasks = Tasks("ab")
+    tasks.begin("b", 1, 0)
+    tasks.send("b", 0, 10, 11)
+    assert tasks.taken() == [], "unit 0 may still come"
+    tasks.begin("a", 0, 0)
+    tasks.send("a", 0, 0)
+    assert tasks.taken() == [0]
+    tasks.send("a", 1, 1)
+    tasks.end("a", 0, 2)
+    assert tasks.taken() == [1, 10, 11]
+
+
+def test_a_frame_may_hold_several_units() -> None:
+    tasks = Tasks("ab")
+    for unit, index in ((0, 0), (2, 2), (4, 3)):
+        tasks.begin("a", unit, index)
+        tasks.end("a", unit, index + (2 if unit == 0 else 1))
+    tasks.begin("b", 1, 0)
+    tasks.end("b", 1, 1)
+    tasks.begin("b", 3, 1)
+    tasks.send("a", 0, 0, 1, 20, 40)
+    tasks.send("b", 0, 10, 30)
+    assert tasks.taken() == [0, 1, 10, 20, 30], "unit 3 may have more"
+    tasks.end("b", 3, 2)
+    assert tasks.taken() == [40]
+
+
+def test_a_unit_without_elements_is_passed_over() -> None:
+    tasks = Tasks("ab")
+    tasks.begin("b", 1, 0)
+    tasks.send("b", 0, 10)
+    tasks.begin("a", 0, 0)
+    assert tasks.taken() == []
+    tasks.end("a", 0, 0)
+    assert tasks.taken() == [10]
+
+
+def test_a_unit_that_nobody_can_have_any_more_is_passed_over() -> None:
+    tasks = Tasks("abc")
+    tasks.begin("b", 1, 0)
+    tasks.send("b", 0, 10)
+    tasks.begin("c", 2, 0)
+    tasks.send("c", 0, 20)
+    assert tasks.taken() == [], "a may have unit 0"
+    tasks.over.add("a")
+    assert tasks.taken() == [10]
+    tasks.over.add("b")
+    assert tasks.taken() == [20]
+
+
+def test_marks_of_a_worker_that_took_a_task_over_change_nothing() -> None:
+    tasks = Tasks("ab")
+    tasks.begin("a", 0, 0)
+    tasks.send("a", 0, 0, 1)
+    assert tasks.taken() == [0, 1]
+    tasks.begin("b", 1, 0)
+    tasks.send("b", 0, 10)
+    tasks.begin("a", 0, 2)  # the new worker begins after what was consumed
+    tasks.send("a", 2, 2)
+    tasks.end("a", 0, 3)
+    assert tasks.taken() == [2, 10]
+
+
+def test_a_unit_whose_end_was_lost_with_its_worker_ends_where_the_next_one_begins() -> None:
+    tasks = Tasks("ab")
+    tasks.begin("a", 0, 0)
+    tasks.send("a", 0, 0, 1)
+    assert tasks.taken() == [0, 1]
+    tasks.begin("b", 1, 0)
+    tasks.send("b", 0, 10)
+    tasks.begin("a", 2, 2)
+    tasks.send("a", 2, 20)
+    assert tasks.taken() == [10], "unit 1 may have more"
+    tasks.end("b", 1, 1)
+    assert tasks.taken() == [20]
+
+
+def test_after_clearing_the_same_unit_is_due() -> None:
+    tasks = Tasks("a")
+    tasks.begin("a", 0, 0)
+    tasks.send("a", 0, 0)
+    tasks.end("a", 0, 1)
+    tasks.begin("a", 1, 1)
+    tasks.send("a", 1, 10, 11)
+    assert tasks.taken() == [0, 10, 11]
+    tasks.order.clear()
+    for unit in (0, 1):
+        tasks.begin("new", unit, unit)
+        tasks.end("new", unit, 1 + 3 * unit)
+    tasks.send("new", 3, 12)
+    assert tasks.taken() == [12]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_interleaving_of_the_tasks_gives_the_same_order(seed: int) -> None:
+    draws = random.Random(seed)
+    names = "abcd"[: draws.randint(1, 4)]
+    tasks, expected = Tasks(names), list[int]()
+    steps: dict[str, list[tuple[str, int, int]]] = {name: [] for name in names}
+    heads = dict.fromkeys(names, 0)
+    for unit in range(draws.randint(0, 12)):
+        task = draws.choice(names)
+        steps[task].append(("begin", unit, heads[task]))
+        for _ in range(draws.choice([0, 0, 1, 3])):
+            steps[task].append(("send", len(expected), heads[task]))
+            expected.append(len(expected))
+            heads[task] += 1
+        steps[task].append(("end", unit, heads[task]))
+    got: list[int] = []
+    while any(steps.values()):
+        task = draws.choice([name for name in names if steps[name]])
+        kind, value, index = steps[task].pop(0)
+        if kind == "send":
+            tasks.send(task, index, value)
+        else:
+            getattr(tasks, kind)(task, value, index)
+        if not steps[task]:
+            tasks.over.add(task)
+        got += tasks.taken()
+    tasks.over.update(names)
+    assert got + tasks.taken() == expected
