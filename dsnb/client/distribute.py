@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dsnb import errors
 from dsnb.arguments import checked, optional, text
+from dsnb.client.ordered_ranks import as_rank
 from dsnb.client.options import (
     READ_RULES,
     REPLAY,
@@ -353,10 +354,6 @@ def _with_order(options: ReadOptions, obstacle: str) -> ReadOptions:
     if obstacle:
         what = f"{obstacle}, so the order of elements would depend on the workers"
         hint = "move it behind `distribute`, where it sees all elements in their order"
-    elif options.num_consumers:
-        what, hint = "a coordinated read has an order of its own", "leave rank and world_size out"
-    elif options.cached:
-        what, hint = "the trainers of a cross-trainer cache have no common order", "leave cross_trainer_cache out"
     elif options.max_outstanding_requests is not None:
         what = "with `max_outstanding_requests`, all elements under way may be of later splits than the one that is due"
         hint = "leave max_outstanding_requests out"
@@ -366,7 +363,8 @@ def _with_order(options: ReadOptions, obstacle: str) -> ReadOptions:
             did="nothing was read",
             hint=f"{hint}; or leave deterministic=True out of the options",
         )
-    return replace(options, ordered=True)
+    options = replace(options, ordered=True)
+    return as_rank(options) if options.num_consumers else options
 
 
 def _check_mode_of_registered(mode: ShardingPolicy, known: DatasetInfo) -> None:

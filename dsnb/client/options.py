@@ -100,13 +100,16 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     num_consumers: int = 0
     """Number of consumers of a coordinated read; 0 for other reads."""
     at_end: str = ""
-    """What a coordinated read does with a last round that lacks elements: "drop", "pad" or "repeat"."""
+    """What readers in step do with a last round that lacks elements: "drop", "pad" or "repeat"."""
     on_worker_loss: str = ""
     """The argument `on_worker_loss` of `distribute`; empty for None."""
     split_cache: str = ""
     """The operation of the pipeline that caches splits in the memory of each worker process; empty if there is none."""
     ordered: bool = False
     """Whether elements come in the order of the splits, for any number of workers; see `pipeline/split_order`."""
+    rank: int = 0
+    ranks: int = 0
+    """Which rank of how many this is, in a read in the order of the splits; 0 of 0 for other reads."""
 
     @property
     def local(self) -> bool:
@@ -128,6 +131,11 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     def job_parameters(self) -> JobParameters:
         """What all readers of the job must agree on."""
         return JobParameters(**{**shared(JobParameters, self), "mode": self.mode.name})
+
+    @property
+    def in_step(self) -> int:
+        """How many readers take the same number of steps: consumers of a coordinated read, or ranks; 0 if none."""
+        return self.num_consumers or self.ranks
 
     @property
     def raises_losses(self) -> bool:

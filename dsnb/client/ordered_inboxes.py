@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import ReadOptions
 from dsnb.client.position import StartPosition, read_order_of
-from dsnb.client.unit_order import UnitOrder
+from dsnb.client.unit_order import UnitOrder, UnitPlace
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import TaskInfo
 from dsnb.wire.unit_mark import UnitMark
@@ -81,10 +81,10 @@ class SplitOrderInbox(Inbox):
     It waits for the unit that is due, even if elements of later ones have arrived.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: UnitPlace) -> None:
         super().__init__()
         self._present: Sequence[TaskRead] = ()
-        self._order: UnitOrder[TaskRead] = UnitOrder(self._is_over)
+        self._order: UnitOrder[TaskRead] = UnitOrder(self._is_over, start)
 
     def set_task_reads(self, task_reads: Sequence[TaskRead]) -> None:
         """Set the tasks that are read at present. Of tasks that are gone, what has arrived is still delivered."""
@@ -104,7 +104,8 @@ class SplitOrderInbox(Inbox):
         return self._order.ready()
 
     def take(self) -> tuple[TaskRead, FrameSlice]:
-        return self._order.take()
+        task_read, frame_slice, self.place = self._order.take()
+        return task_read, frame_slice
 
     def _clear_slices(self) -> None:
         self._order.clear()
@@ -168,7 +169,8 @@ class ReplayInbox(Inbox):
 def inbox_for(options: ReadOptions, tasks: Sequence[TaskInfo], start_position: StartPosition | None) -> Inbox:
     """Make the inbox for a reader of these tasks."""
     if options.ordered:
-        return SplitOrderInbox()
+        unit = start_position.position.unit if start_position is not None else None
+        return SplitOrderInbox(UnitPlace(unit=unit.unit, before_in_unit=unit.skip) if unit else UnitPlace())
     if start_position is not None and start_position.read_order:
         return ReplayInbox(read_order_of(start_position, [task.task_id for task in tasks]))
     return RoundRobinInbox() if options.round_robin else Inbox()

@@ -20,10 +20,11 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.client.options import ReadOptions
+from dsnb.client.unit_order import UnitPlace
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
-from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition
+from dsnb.wire.messages import IterationPosition, ProviderPosition, SplitRange, TaskPosition, UnitPosition
 
 MAX_READ_ORDER: Final = 1 << 16
 """Entries of the read order that are kept; older ones are merged into counts per task."""
@@ -127,6 +128,58 @@ class History:
             return progress, later
 
 
+class UnitEntry(msgspec.Struct, frozen=True):
+    """From which element on a reader read a unit of splits, and the place of that element."""
+
+    total: int
+    unit: int
+    before_in_unit: int
+
+
+class UnitHistory:
+    """Where a reader is that reads in the order of the splits; see `client/unit_order`. Thread-safe.
+
+    Args:
+        total: Elements that lay before its start position.
+        place: The start position.
+    """
+
+    def __init__(self, total: int, place: UnitPosition) -> None:
+        self.total = total
+        self._entries = deque([UnitEntry(total, place.unit, place.skip)])
+        self._units_with_errors: set[int] = {place.unit} if place.skipped_errors else set()
+        self._lock = threading.Lock()
+
+    def add(self, unit: int, before_in_unit: int, count: int, *, failed: bool) -> None:
+        """Add elements of a unit that were delivered; `before_in_unit` is the place of the first one."""
+        with self._lock:
+            last = self._entries[-1]
+            if (unit, before_in_unit) != (last.unit, last.before_in_unit + self.total - last.total):
+                self._entries.append(UnitEntry(self.total, unit, before_in_unit))
+                if len(self._entries) > MAX_READ_ORDER:
+                    self._units_with_errors.discard(self._entries.popleft().unit)
+            if failed:
+                self._units_with_errors.add(unit)
+            self.total += count
+
+    def place_after(self, count: int) -> UnitPosition:
+        """The place of the element after the first `count` elements.
+
+        Raises:
+            FailedPreconditionError: `count` lies before what was recorded.
+        """
+        with self._lock:
+            entry = next((entry for entry in reversed(self._entries) if entry.total <= count), None)
+            if entry is None:
+                raise no_position_error(
+                    f"an operation behind `distribute` may hold elements of more than {MAX_READ_ORDER:,} units of splits",
+                    "put the operation that mixes elements before the others",
+                )
+            skip = entry.before_in_unit + count - entry.total
+            errors = entry.unit in self._units_with_errors
+            return UnitPosition(unit=entry.unit, skip=skip, skipped_errors=errors and skip > 0)
+
+
 class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
     """A decoded position at which a read starts.
 
@@ -217,6 +270,18 @@ def encode_rounds(
     return {**encoded, "root": pass_position.entropy}
 
 
+def encode_unit(iteration: int, skippable: int, place: UnitPosition, entropy: int) -> dict[str, Any]:
+    """Encode a position in the order of the splits, as plain data. It does not depend on tasks or readers."""
+    return {
+        "repetition": iteration,
+        "behind": skippable,
+        "root": entropy,
+        "unit": place.unit,
+        "skip": place.skip,
+        "failed": place.skipped_errors,
+    }
+
+
 def encode_beginning(iteration: int) -> dict[str, Any]:
     """Encode the position before the first element of an iteration that was not joined."""
     return encode_position(iteration, 0, {}, [], set(), IterationPosition())
@@ -243,6 +308,22 @@ def _encode_task(task: TaskPosition, progress: TaskProgress | None, *, ended: bo
     }
 
 
+class SliceOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the elements of a frame slice come from.
+
+    Attributes:
+        task_id: Their task.
+        incarnation: The first incarnation of the task's sequence.
+        index: The index of the first element in the sequence.
+        place: Its place, if elements come in the order of the splits.
+    """
+
+    task_id: str
+    incarnation: int
+    index: int
+    place: UnitPlace | None = None
+
+
 class PositionTracker:
     """Makes the positions of one iteration.
 
@@ -253,10 +334,19 @@ class PositionTracker:
     """
 
     def __init__(self, iteration: int, start: int, on_end: Callable[[Any], None] | None) -> None:
-        self.history = History(start)
+        self._history = History(start)
         self._iteration = iteration
         self._on_end = on_end
         self._pass_position: IterationPosition | None = None
+
+    @property
+    def total(self) -> int:
+        """How many elements of the iteration were delivered, here or before the start position."""
+        return self._history.total
+
+    def add(self, origin: SliceOrigin, at: int, count: int, *, failed: bool = False) -> None:
+        """Add elements of a frame slice that were delivered, from its element `at` on."""
+        self._history.add(origin.task_id, origin.incarnation, origin.index + at, count, failed=failed)
 
     def position_after(
         self, count: int, fetch: Callable[[], IterationPosition], received: Mapping[str, int], *, ended: bool
@@ -272,10 +362,15 @@ class PositionTracker:
         Raises:
             FailedPreconditionError: the iteration cannot be reproduced.
         """
-        if ended and count >= self.history.total:
-            return encode_end(self._iteration, self.history.total)
+        if ended and count >= self.total:
+            return encode_end(self._iteration, self.total)
+        return self._position_within(count, fetch, received)
+
+    def _position_within(
+        self, count: int, fetch: Callable[[], IterationPosition], received: Mapping[str, int]
+    ) -> dict[str, Any]:
         # Split first, fetch second: the dispatcher's later answer covers every element of the earlier split.
-        progress, read_order = self.history.split_at(count)
+        progress, read_order = self._history.split_at(count)
         pass_position = self._pass_position or fetch()
         ended_tasks = {
             task for task, elements in received.items() if task in progress and progress[task].count == elements
@@ -285,9 +380,53 @@ class PositionTracker:
     def record_end(self, fetch: Callable[[], IterationPosition]) -> None:
         """Keep the final position: operations after `repeat` may hold elements after the dispatcher forgot the job."""
         if self._on_end is not None:
-            self._on_end(encode_end(self._iteration, self.history.total))
+            self._on_end(encode_end(self._iteration, self.total))
             with suppress(DsnbError):
                 self._pass_position = fetch()
+
+
+class UnitPositionTracker(PositionTracker):
+    """Makes the positions of an iteration that is read in the order of the splits.
+
+    Args:
+        iteration: Number of the iteration.
+        start: Elements of the iteration that lay before the start position.
+        place: The start position.
+        on_end: Called with the position at the end, if another pass may follow in the same pipeline.
+    """
+
+    def __init__(self, iteration: int, start: int, place: UnitPosition, on_end: Callable[[Any], None] | None) -> None:
+        super().__init__(iteration, start, on_end)
+        self._units = UnitHistory(start, place)
+
+    @property
+    def total(self) -> int:
+        return self._units.total
+
+    def add(self, origin: SliceOrigin, at: int, count: int, *, failed: bool = False) -> None:
+        assert origin.place is not None
+        self._units.add(origin.place.unit, origin.place.before_in_unit + at, count, failed=failed)
+
+    def _position_within(
+        self, count: int, fetch: Callable[[], IterationPosition], received: Mapping[str, int]
+    ) -> dict[str, Any]:
+        del received
+        place = self._units.place_after(count)
+        self._pass_position = self._pass_position or fetch()
+        if self._pass_position.inexact_reason:
+            raise no_position_error(self._pass_position.inexact_reason)
+        return encode_unit(self._iteration, count, place, self._pass_position.entropy)
+
+
+def tracker_for(
+    options: ReadOptions, iteration: int, start_position: StartPosition | None, on_end: Callable[[Any], None] | None
+) -> PositionTracker:
+    """Make the tracker of a read that began at a position, or at the beginning."""
+    start = start_position.skippable if start_position is not None else 0
+    if not options.ordered:
+        return PositionTracker(iteration, start, on_end)
+    place = start_position.position.unit if start_position is not None else None
+    return UnitPositionTracker(iteration, start, place or UnitPosition(), on_end)
 
 
 def decode_position(state: Any) -> StartPosition:
@@ -307,6 +446,14 @@ def decode_end(state: Any) -> tuple[int, int] | None:
 
 
 def _decode_position(state: Any) -> StartPosition:
+    if "unit" in state:
+        place = UnitPosition(unit=state["unit"] + 0, skip=state["skip"] + 0, skipped_errors=bool(state["failed"]))
+        return StartPosition(
+            iteration=state["repetition"] + 0,
+            skippable=state["behind"] + 0,
+            position=IterationPosition(entropy=state["root"] + 0, unit=place),
+            read_order=(),
+        )
     tasks = tuple(
         TaskPosition(
             entropy=task["entropy"],

@@ -22,7 +22,7 @@ from dsnb.client.consumption import ConsumptionTracker
 from dsnb.client.inbox import TaskRead
 from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_local_worker
 from dsnb.client.ordered_inboxes import inbox_for
-from dsnb.client.position import PositionTracker, StartPosition, options_for_resuming
+from dsnb.client.position import SliceOrigin, StartPosition, options_for_resuming, tracker_for
 from dsnb.client.service_stage import JobReader
 from dsnb.client.session import UNREACHABLE_TIMEOUT_S, ClientControlStream, JobClock, join, open_control_stream
 from dsnb.client.tasks import TaskTable
@@ -117,7 +117,8 @@ class ReadStage(JobReader):
         joined = self._join(iteration, start_position, unfinished=unfinished)
         self._inbox.opened_files = opened_files
         self._joined, self._client_id, self.iteration = joined, joined.client_id, joined.iteration
-        self._position_tracker, self._only_reader = PositionTracker(joined.iteration, self._skippable, on_end), False
+        self._position_tracker = tracker_for(options, joined.iteration, start_position, on_end)
+        self._only_reader = False
         self._losses_received, self._instance, self._job = joined.loss_count, joined.instance, joined.job_name
         self._ended = joined.finished
         self._position_lock = threading.Lock()
@@ -129,7 +130,8 @@ class ReadStage(JobReader):
         self._task_read: TaskRead | None = None
         self._undecoded: tuple[TaskRead, FrameSlice] | None = None
         """The slice being decoded, kept because decoding may be interrupted."""
-        self._slice_start = (0, 0)
+        self.slice_origin: SliceOrigin | None = None
+        """Where the last frame slice comes from."""
         self._slice_elements: Sequence[Any] = ()
         self._slice_offset = self._element_bytes = 0
         self._consumption = ConsumptionTracker(self._tasks)
@@ -292,11 +294,8 @@ class ReadStage(JobReader):
             return self._last_position or self._channel.call(POSITION, request, timeout=_POSITION_S)
 
     def _record_history(self, at: int, count: int, *, failed: bool = False) -> None:
-        (incarnation, index), hold = self._slice_start, self._task_read
-        assert hold is not None
-        # A reassigned task has a higher incarnation but continues the numbering of its sequence.
-        sequence = min(incarnation, hold.info.sequence_incarnation)
-        self._position_tracker.history.add(hold.info.task_id, sequence, index + at, count, failed=failed)
+        assert self.slice_origin is not None
+        self._position_tracker.add(self.slice_origin, at, count, failed=failed)
 
     def shared_with_other_readers(self) -> bool:
         """Whether other readers may have received elements, or some were lost.
@@ -483,7 +482,13 @@ class ReadStage(JobReader):
         hold, piece = found
         self._task_read, self._element_bytes = hold, piece.nbytes // piece.count
         # Keep the numbers only: a reference to the slice would pin its frame in shared memory.
-        self._slice_start = (piece.incarnation, piece.index)
+        self.slice_origin = SliceOrigin(
+            task_id=hold.info.task_id,
+            # A reassigned task has a higher incarnation but continues the numbering of its sequence.
+            incarnation=min(piece.incarnation, hold.info.sequence_incarnation),
+            index=piece.index,
+            place=self._inbox.place,
+        )
         hold.reset_attempts()
         self._slice_elements, self._slice_offset = (), 0
         self._undecoded = found

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.client.coordinated import CoordinatedStage
+from dsnb.client.ordered_ranks import rank_stage
 from dsnb.client.options import DROP, PAD, ReadOptions, ServiceAddress, ShardingPolicy
 from dsnb.client.origin import count_client, current_origin
 from dsnb.client.position import FinishedPassStage, decode_end, decode_position, encode_beginning
@@ -77,7 +78,7 @@ class FromService(Operation, frozen=True, kw_only=True):
 
         The clients of a named job divide its elements, and with other modes the number of workers matters.
         """
-        if self.options.num_consumers:
+        if self.options.in_step:
             return self._cardinality_of_rounds
         private = self.options.mode is ShardingPolicy.DYNAMIC and not self.options.job_name
         if private and self.shares_exactly:
@@ -91,7 +92,7 @@ class FromService(Operation, frozen=True, kw_only=True):
         known = self.registered_cardinality
         if known <= 0 or not (self.shares_exactly and self.options.mode is ShardingPolicy.DYNAMIC):
             return known if known in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
-        count = self.options.num_consumers
+        count = self.options.in_step
         return known // count if self.options.at_end == DROP else -(-known // count)
 
     @property
@@ -116,7 +117,7 @@ class FromService(Operation, frozen=True, kw_only=True):
         Nor on the number of ranks; but it counts rounds if there are ranks.
         """
         digest = self.pipeline if isinstance(self.pipeline, str) else ""
-        return (self.options.mode.name, digest, *(("ranks",) if self.options.num_consumers else ()))
+        return (self.options.mode.name, digest, *(("ranks",) if self.options.in_step else ()))
 
     def split_provider(self) -> SplitProvider | None:
         """Refused: a service delivers elements, not splits."""
@@ -133,7 +134,7 @@ class FromService(Operation, frozen=True, kw_only=True):
         if positions is None:
             iteration = next(self.passes)
             return ServiceStage(lambda: self._join(context, origin, iteration))
-        if self.options.cached:
+        if self.options.cached and not self.options.ordered:
             positions.mark_unsupported(
                 "the trainers of a cross-trainer cache share one place in each task",
                 "the service keeps the place: a trainer that comes back with its trainer_id continues there",
@@ -175,6 +176,8 @@ class FromService(Operation, frozen=True, kw_only=True):
         arguments = (self.service, dataset_id, self.options, origin, iteration, *position_args)
         if self.options.num_consumers:
             return CoordinatedStage(*arguments, opened_files=context.opened_files)
+        if self.options.ranks:
+            return rank_stage(*arguments, opened_files=context.opened_files)
         # Keep connections from the second pass on: most datasets are read once, and should leave none open.
         again = self.connections if iteration else None
         reader = ReadStage(*arguments, unfinished=context.endless, connections=again, opened_files=context.opened_files)

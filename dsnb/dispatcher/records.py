@@ -74,6 +74,7 @@ class JobCreated(Stored, frozen=True, kw_only=True):
     compression: str
     target_workers: str
     num_consumers: int = 0
+    ranks: int = 0
     at_end: str = ""
     on_worker_loss: str = ""
 

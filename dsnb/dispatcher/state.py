@@ -156,6 +156,7 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
     compression: str
     target_workers: str
     num_consumers: int = 0
+    ranks: int = 0
     at_end: str = ""
     on_worker_loss: str = ""
     iterations: dict[int, Iteration] = msgspec.field(default_factory=dict)

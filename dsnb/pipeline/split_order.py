@@ -44,8 +44,8 @@ UNIT_ELEMENTS: Final = 32
 """How many elements of the source one unit has, if the source can be cut anywhere."""
 
 UnitListener = Callable[[int, int, bool], None]
-"""Called at the beginning and at the end of a unit, with its number, how many elements were delivered before that
-moment, and whether it is the end."""
+"""Called at the beginning and at the end of a unit, with its number, how many elements were made before that moment,
+and whether it is the end."""
 
 
 def wants_split_order(operation: Operation) -> bool:
@@ -105,7 +105,7 @@ class UnitStage(Stage):
     def __init__(self, operation: Operation, context: BuildContext) -> None:
         super().__init__("splits in order")
         assert context.splits is not None, "only the tasks of a DYNAMIC job have units"
-        self.on_unit: UnitListener = lambda _unit, _delivered, _ended: None
+        self.on_unit: UnitListener = lambda _unit, _made, _ended: None
         self._operation = operation
         # Without low latency: a thread for each function and unit would cost more than it gains.
         self._context = replace(context, low_latency=False)
@@ -115,6 +115,8 @@ class UnitStage(Stage):
         """Measures waiting for splits."""
         self._range = (0, 0)
         """The splits in hand that no pipeline was made for."""
+        self.made = 0
+        """Elements made since it was built, errors in place of elements and skipped ones included."""
         self._unit: int | None = None
         """The unit that is being produced; None between two units."""
         self._finished_splits = self._splits_in_unit = 0
@@ -122,7 +124,12 @@ class UnitStage(Stage):
 
     def produce(self, want: int) -> Run:
         while self._unit is not None or self._next_unit():
-            run = self.inputs[0].pull(want)
+            try:
+                run = self.inputs[0].pull(want)
+            except Exception as error:
+                self.made += is_element_error(error)
+                raise
+            self.made += len(run)
             if len(run):
                 return run
             self._end_unit()
@@ -149,12 +156,13 @@ class UnitStage(Stage):
     def _begin_unit(self, unit: int, first: int, stop: int) -> None:
         context = replace(self._context, splits=SingleRangeFeed(first, stop), entropy=(FIXED_SEED << 64) + unit)
         self._unit = unit
-        self.on_unit(unit, self.delivered, False)
+        self.on_unit(unit, self.made, False)
         previous = self.inputs
         try:
             stage = build_pipeline(self._operation, context)
         except Exception as error:
             if is_element_error(error):
+                self.made += 1
                 self._end_unit()
             raise
         for one in previous:
@@ -169,7 +177,7 @@ class UnitStage(Stage):
             stage.close()
         self._finished_splits += self._splits_in_unit
         self.note_resumable_position(self._finished_splits)
-        self.on_unit(ended, self.delivered, True)
+        self.on_unit(ended, self.made, True)
 
     def _split_wait_ns(self) -> int:
         return self._waits.ns

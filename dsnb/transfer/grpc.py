@@ -165,7 +165,7 @@ class _StreamSink(Sink):
         self.items.put(frame_pb2.ReadReply(progress=True, complete_rounds=complete_rounds, oldest_round=oldest_round))
 
     def note_unit(self, mark: UnitMark) -> None:
-        message = frame_pb2.UnitMark(unit=mark.unit, index=mark.index, ended=mark.ended)
+        message = frame_pb2.UnitMark(unit=mark.unit, index=mark.index, ended=mark.ended, skipped=mark.skipped)
         self.items.put(frame_pb2.ReadReply(unit_mark=message))
 
     def fail(self, error: Exception) -> None:
@@ -339,7 +339,9 @@ class _GrpcReadHandle(ReadHandle):
                 self._sink.progress(item.complete_rounds, item.oldest_round)
             elif item is not None and item.HasField("unit_mark"):
                 mark = item.unit_mark
-                self._sink.note_unit(UnitMark(unit=mark.unit, index=mark.index, ended=mark.ended))
+                self._sink.note_unit(
+                    UnitMark(unit=mark.unit, index=mark.index, ended=mark.ended, skipped=mark.skipped)
+                )
             elif item is not None and item.recalled:
                 self._sink.recalled(item.granted)
 

@@ -28,7 +28,8 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
         compression: The argument `compression` of `distribute`.
         target_workers: The argument `target_workers` of `distribute`.
         num_consumers: The number of consumers of a coordinated read; 0 for other reads.
-        at_end: The argument `at_end` of `distribute`; empty unless it is a coordinated read.
+        ranks: The number of ranks that read in the order of the splits, each its elements; 0 for other reads.
+        at_end: The argument `at_end` of `distribute`; empty unless there are consumers or ranks.
         on_worker_loss: The argument `on_worker_loss` of `distribute`; empty for None.
     """
 
@@ -37,6 +38,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     compression: str = ""
     target_workers: str = ""
     num_consumers: int = 0
+    ranks: int = 0
     at_end: str = ""
     on_worker_loss: str = ""
 

@@ -98,6 +98,13 @@ class IterationPosition(msgspec.Struct, frozen=True, kw_only=True):
     entropy: int = 0
     rounds: int = 0
     gone_tasks: tuple[TaskPosition, ...] = ()
+    unit: UnitPosition | None = None
+
+
+class UnitPosition(msgspec.Struct, frozen=True, kw_only=True):
+    unit: int = 0
+    skip: int = 0
+    skipped_errors: bool = False
 
 
 class TaskPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,10 +10,12 @@ class UnitMark(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         unit: The number of the unit.
-        index: The index of its first element, or of the first element after it.
+        index: The index of its first element in the sequence, or of the first element after it.
+        skipped: How many elements of the unit were before the sequence, because it began within the unit.
         ended: Whether it is the end.
     """
 
     unit: int = 0
     index: int = 0
+    skipped: int = 0
     ended: bool = False

@@ -106,6 +106,8 @@ class Task:
         """The states of the files that were opened, in order."""
         self._unit_marks: list[UnitMark] = []
         """Where units of splits begin and end, if elements come in their order."""
+        self._made_before_first = 0
+        """How many elements the pipeline made, since it began, before the first one of this task's sequence."""
         self._packs_kept_frames = keeps_frames(order) and not packed
         self._arena = Arena(2 * capacity) if self._packs_kept_frames else None
         self.limits = self._limits()
@@ -318,20 +320,25 @@ class Task:
                 session.sink.note_files(json.dumps(new[first : first + _FILES_PER_MESSAGE]))
 
     def _seek(self, stage: Stage) -> None:
-        if isinstance(stage, UnitStage):
-            stage.on_unit = self._note_unit
+        if not isinstance(stage, UnitStage):
+            seek_to_position(self.order, stage)
+            return
+        passed: list[tuple[int, int, bool]] = []
+        stage.on_unit = lambda *mark: passed.append(mark)  # where they are is known once the position is reached
         seek_to_position(self.order, stage)
+        self._made_before_first = stage.made
+        stage.on_unit = self._note_unit
+        over = {unit for unit, made, ended in passed if ended and made < stage.made}
+        for unit, made, ended in passed:
+            if unit not in over:
+                self._note_unit(unit, made, ended)
 
-    def _note_unit(self, unit: int, delivered: int, ended: bool) -> None:
-        """Tell the readers where a unit begins or ends.
-
-        A unit that begins before the first element of this sequence counts as beginning there.
-        """
+    def _note_unit(self, unit: int, made: int, ended: bool) -> None:
+        """Tell the readers where a unit begins or ends."""
         with self._lock:
-            index = self._log.first
-            if self._producer.positioned:
-                index += delivered - self._elements_before_first
-            self._unit_marks.append(UnitMark(unit=unit, index=index, ended=ended))
+            at = made - self._made_before_first
+            mark = UnitMark(unit=unit, index=self._log.first + max(0, at), skipped=max(0, -at), ended=ended)
+            self._unit_marks.append(mark)
             self._pump_all()
 
     def _send_unit_marks(self, session: ReaderSession) -> None:
@@ -595,14 +602,10 @@ class Task:
         index = self._log.resume_index()
         if stage is None or index is None or not self._producer.positioned:
             return None
-        resume = self._resume_reporter.report(index, stage, index - self._log.first + self._elements_before_first)
-        return resume if self._producer.one_to_one else replace(resume, repeated_ms=_UNBOUNDED_MS)
-
-    @property
-    def _elements_before_first(self) -> int:
-        """How many elements the pipeline has made, since it began, before the first one of this task's sequence."""
         position = self.order.position
-        return position.skip if position is not None and not position.pipeline_position else 0
+        begun = position.skip if position is not None and not position.pipeline_position else 0
+        resume = self._resume_reporter.report(index, stage, index - self._log.first + begun)
+        return resume if self._producer.one_to_one else replace(resume, repeated_ms=_UNBOUNDED_MS)
 
     def _splits_done(self, consumed: int) -> tuple[int, ...]:
         if self._feed is None:

@@ -5,23 +5,28 @@ import random
 import numpy as np
 import pytest
 
-from dsnb.client.unit_order import UnitOrder
+from dsnb.client.unit_order import UnitOrder, UnitPlace
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.unit_mark import UnitMark
 
 
+START = UnitPlace()
+
+
 class Tasks:
     """Tasks "a", "b" and so on, and what comes of them in the order of their units."""
 
-    def __init__(self, names: str) -> None:
+    def __init__(self, names: str, start: UnitPlace = START) -> None:
         self.over: set[str] = set()
-        self.order: UnitOrder[str] = UnitOrder(self.over.__contains__)
+        self.order: UnitOrder[str] = UnitOrder(self.over.__contains__, start)
+        self.places: list[tuple[int, int, int | None]] = []
+        """Unit, elements before it in the unit and in all, of each element that was taken."""
         for name in names:
             self.order.add_task(name)
 
-    def begin(self, task: str, unit: int, index: int) -> None:
-        self.order.mark(task, UnitMark(unit=unit, index=index))
+    def begin(self, task: str, unit: int, index: int, skipped: int = 0) -> None:
+        self.order.mark(task, UnitMark(unit=unit, index=index, skipped=skipped))
 
     def end(self, task: str, unit: int, index: int) -> None:
         self.order.mark(task, UnitMark(unit=unit, index=index, ended=True))
@@ -35,7 +40,12 @@ class Tasks:
         """All that can be taken now."""
         found: list[int] = []
         while self.order.ready():
-            found += [int(value) for value in self.order.take()[1].elements()]
+            _, piece, at = self.order.take()
+            found += [int(value) for value in piece.elements()]
+            self.places += [
+                (at.unit, at.before_in_unit + number, None if at.before is None else at.before + number)
+                for number in range(piece.count)
+            ]
         return found
 
 
@@ -88,6 +98,7 @@ def test_a_unit_that_nobody_can_have_any_more_is_passed_over() -> None:
     assert tasks.taken() == [10]
     tasks.over.add("b")
     assert tasks.taken() == [20]
+    assert tasks.places == [(1, 0, None), (2, 0, None)], "how many elements unit 0 had is unknown"
 
 
 def test_marks_of_a_worker_that_took_a_task_over_change_nothing() -> None:
@@ -97,10 +108,33 @@ def test_marks_of_a_worker_that_took_a_task_over_change_nothing() -> None:
     assert tasks.taken() == [0, 1]
     tasks.begin("b", 1, 0)
     tasks.send("b", 0, 10)
-    tasks.begin("a", 0, 2)  # the new worker begins after what was consumed
+    tasks.begin("a", 0, 2, skipped=2)  # the new worker begins after what was consumed
     tasks.send("a", 2, 2)
     tasks.end("a", 0, 3)
     assert tasks.taken() == [2, 10]
+    assert tasks.places == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 3)]
+
+
+def test_places_count_from_the_position_at_which_the_iteration_began() -> None:
+    tasks = Tasks("ab", UnitPlace(unit=3, before_in_unit=5))
+    tasks.begin("b", 4, 0)
+    tasks.send("b", 0, 40)
+    tasks.begin("a", 3, 0, skipped=5)
+    tasks.send("a", 0, 35, 36)
+    tasks.end("a", 3, 2)
+    assert tasks.taken() == [35, 36, 40]
+    assert tasks.places == [(3, 5, 0), (3, 6, 1), (4, 0, 2)]
+
+
+def test_a_reader_that_comes_back_knows_how_many_elements_are_before_the_first_it_gets() -> None:
+    tasks = Tasks("ab")
+    for task, unit, index, end in (("a", 0, 0, 3), ("b", 1, 0, 4), ("a", 2, 3, 6)):
+        tasks.begin(task, unit, index)
+        tasks.end(task, unit, end)
+    tasks.send("b", 2, 12, 13)  # what is before was consumed
+    tasks.send("a", 3, 20, 21, 22)
+    assert tasks.taken() == [12, 13, 20, 21, 22]
+    assert tasks.places == [(1, 2, 5), (1, 3, 6), (2, 0, 7), (2, 1, 8), (2, 2, 9)]
 
 
 def test_a_unit_whose_end_was_lost_with_its_worker_ends_where_the_next_one_begins() -> None:
@@ -161,3 +195,4 @@ def test_any_interleaving_of_the_tasks_gives_the_same_order(seed: int) -> None:
         got += tasks.taken()
     tasks.over.update(names)
     assert got + tasks.taken() == expected
+    assert [before for *_, before in tasks.places] == expected

@@ -210,8 +210,6 @@ def test_a_registered_dataset_is_read_in_order() -> None:
     "settings",
     [
         {"max_outstanding_requests": 3},
-        {"cross_trainer_cache": dsnb.CrossTrainerCache("me"), "job_name": "a"},
-        {"rank": 0, "world_size": 2, "job_name": "a"},
     ],
 )
 def test_reads_without_one_order_are_refused(settings: dict[str, Any]) -> None:

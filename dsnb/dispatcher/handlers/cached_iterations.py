@@ -4,7 +4,8 @@ Theory of operation. A trainer that asked to lose nothing joins the newest itera
 it has been evicted or lost. Before a worker evicts the first element of an iteration, it asks the dispatcher to close
 the iteration (`close_on_request`). The answer names the clients that have joined and want every element, and the worker
 keeps elements also for those of them that have not opened its task yet. A trainer that may skip joins the newest
-iteration. A trainer that returns to an iteration it left continues there. A trainer never joins an iteration older than
+iteration. A trainer that returns to an iteration it left continues there. One with a reading position, in the order of
+the splits, joins an iteration that began at this position, and in which it has not read. A trainer never joins an iteration older than
 one that it has read to its end. If no iteration fits, the next one begins, at the same time as the previous one if that
 still has clients.
 
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.handlers import positions
 from dsnb.dispatcher.state import Client, Iteration, Job, Task
 from dsnb.pipeline.operation import INFINITE_CARDINALITY
 from dsnb.wire.messages import ClosedIteration, EndedTask, JoinedClient, JoinRequest, TaskReport
@@ -34,13 +36,16 @@ def is_endless(core: Context, job: Job) -> bool:
 def choose_iteration(core: Context, job: Job, request: JoinRequest) -> int:
     """The number of the iteration that a trainer joins; the next free number if none fits."""
     trainer = request.trainer_id
+    key = positions.key_of(request.position)
     had = max((number for number, it in job.iterations.items() if trainer in it.ended_trainers), default=-1)
     running = [it for number, it in sorted(job.iterations.items()) if number > had and not it.finished]
-    own = [it.number for it in running if trainer in it.trainers]
-    if own:
-        return own[-1]
+    own = [it for it in running if trainer in it.trainers]
+    if own and request.position is None:
+        return own[-1].number
     complete_only = request.complete_only and not is_endless(core, job)
-    open_to_it = [it.number for it in running if not (complete_only and it.closed)]
+    open_to_it = [
+        it.number for it in running if it.position_key == key and not (complete_only and it.closed) and it not in own
+    ]
     return open_to_it[-1] if open_to_it else job.newest + 1
 
 

@@ -44,6 +44,8 @@ def _parameter_differences(job: Job, request: JoinRequest) -> list[str]:
         differ.append(f"Existing processing mode: <{job.mode}>; got <{request.mode}>")
     if job.num_consumers != request.num_consumers:
         differ.append(f"Existing num_consumers: <{job.num_consumers or None}>; got <{request.num_consumers or None}>")
+    if job.ranks != request.ranks:
+        differ.append(f"Existing world_size: <{job.ranks or None}>; got <{request.ranks or None}>")
     if job.at_end != request.at_end:
         differ.append(f"Existing at_end: <{job.at_end or None}>; got <{request.at_end or None}>")
     if job.on_worker_loss != request.on_worker_loss:

@@ -47,7 +47,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         _check_rejoin(core, request)
     job = _get_or_create_job(core, request)
     number = request.previous_iteration if request.previous_client_id else _choose_iteration(core, job, request)
-    if request.position is not None and not positions.is_for(job.iterations.get(number), request):
+    if request.position is not None and not job.cached and not positions.is_for(job.iterations.get(number), request):
         _drop_existing_iterations(core, job, number)
     iteration = job.iterations.get(number)
     if iteration is None:
@@ -92,17 +92,19 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
 
 
 def _refuse_second_reader(job: Job, iteration: Iteration) -> None:
-    """Refuse a client of an iteration that another one reads in the order of the splits.
+    """Refuse a client of an iteration that another one reads in the order of the splits, without the cache.
 
     Raises:
         FailedPreconditionError: there is another client.
     """
-    if iteration.clients and not iteration.finished and any(provider.unit for provider in iteration.providers):
+    if job.cached or iteration.finished:
+        return
+    if iteration.clients and any(provider.unit for provider in iteration.providers):
         raise FailedPreconditionError(
             f"job {job.name!r} has a reader already, and its elements come in one order, to one reader "
             "(deterministic=True)",
             did="it was not joined",
-            hint="give each reader a job of its own: leave job_name out, or make it another one for each",
+            hint="share it by rank= and world_size=, or by cross_trainer_cache=, or leave job_name out",
         )
 
 

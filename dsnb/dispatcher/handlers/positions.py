@@ -21,7 +21,14 @@ from dsnb.dispatcher.split_ranges import MAX_SPLIT_RANGES
 from dsnb.dispatcher.state import ENDED, Iteration, Job, Task, position_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.registered import registered_inexact_reason
-from dsnb.wire.messages import IterationPosition, JoinRequest, ProviderPosition, TaskPosition
+from dsnb.wire.messages import (
+    DatasetInfo,
+    IterationPosition,
+    JoinRequest,
+    ProviderPosition,
+    SplitRange,
+    TaskPosition,
+)
 
 
 def start_position_of(iteration: Iteration, task: Task) -> TaskPosition | None:
@@ -90,19 +97,22 @@ def _position_of(core: Context, iteration: Iteration, task: Task, silent_workers
 
 
 def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
-    if job.cached:
+    ordered = any(provider.unit for provider in core.state.datasets[job.dataset_id].info.providers)
+    if job.cached and not ordered:
         return "the trainers of a cross-trainer cache share one place in each task"
-    if any(task.all_splits.truncated for task in tasks):
+    if not ordered and any(task.all_splits.truncated for task in tasks):
         return f"a task has had more than {MAX_SPLIT_RANGES:,} runs of splits"
     return registered_inexact_reason(core.state.datasets[job.dataset_id].info, job.mode)
 
 
 def key_of(position: IterationPosition | None) -> str:
-    """What positions of consumers have in common that were taken after the same round; empty for the beginning.
+    """What positions have in common that were taken after the same round or element; empty for the beginning.
 
-    Each consumer asked at another moment, when more splits were given, or tasks had been added or lost. Any of these
+    Consumers asked at different moments, when more splits were given, or tasks had been added or lost. Any of these
     positions is complete.
     """
+    if position is not None and position.unit is not None:
+        return f"{position.entropy}:{position.unit.unit}+{position.unit.skip}"
     return f"{position.entropy}:{position.rounds}" if position is not None and position.rounds else ""
 
 
@@ -116,7 +126,7 @@ def is_for(iteration: Iteration | None, request: JoinRequest) -> bool:
 
 def at_beginning(position: IterationPosition) -> bool:
     """Whether a position is the beginning, so that an iteration from there is an ordinary new one."""
-    return not position.tasks and not position.providers
+    return not position.tasks and not position.providers and position.unit is None
 
 
 def check(core: Context, request: JoinRequest, position: IterationPosition) -> None:
@@ -128,7 +138,7 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
     """
     job = core.state.jobs.get(request.job_name)
     there = job.iterations.get(request.iteration) if job is not None else None
-    if there is not None and there.clients and there.rounds is None:
+    if there is not None and there.clients and there.rounds is None and not request.cached:
         raise FailedPreconditionError(
             f"pass {request.iteration + 1} of job {request.job_name!r} is being read by {len(there.clients)} client(s)",
             did="it continues from its present position",
@@ -143,6 +153,7 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )
     info = core.state.datasets[request.dataset_id].info
+    position = _as_tasks(info, position)
     counts = [provider.count for provider in info.providers] if request.mode == "DYNAMIC" else []
     providers = position.providers
     fits = len(providers) == len(counts) and all(p.next <= count for p, count in zip(providers, counts, strict=True))
@@ -157,6 +168,7 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
 
 def create_iteration_at(core: Context, job: Job, request: JoinRequest, position: IterationPosition) -> Iteration:
     """Create an iteration at a position that `check` accepted, with its tasks assigned to the workers in turn."""
+    key, position = key_of(position), _as_tasks(core.state.datasets[job.dataset_id].info, position)
     core.record(
         r.IterationCreated(
             job=job.name,
@@ -166,7 +178,7 @@ def create_iteration_at(core: Context, job: Job, request: JoinRequest, position:
             resumed=True,
             providers=tuple((p.repetition, p.next) for p in position.providers),
             num_consumers=job.num_consumers,
-            position_key=key_of(position),
+            position_key=key,
         )
     )
     workers = _available_workers(core)
@@ -184,7 +196,26 @@ def _entropy_at(core: Context, position: IterationPosition) -> int:
     """The root of an iteration that begins at a position: that of its shards, or of the saved one for consumers."""
     if position.num_shards and position.tasks:
         return position.tasks[0].entropy
-    return position.entropy if position.rounds else core.entropy
+    return position.entropy or core.entropy
+
+
+def _as_tasks(info: DatasetInfo, position: IterationPosition) -> IterationPosition:
+    """Put a position in the order of the splits into those terms in which an iteration is created.
+
+    One task makes the unit anew that was read in part; the units after it are assigned as usual.
+    """
+    if position.unit is None or not info.providers:
+        return position
+    (provider,), at = info.providers, position.unit
+    first = at.unit * provider.unit
+    end = max(first, min(first + provider.unit, provider.count)) if at.skip else first
+    unit = TaskPosition(
+        entropy=position.entropy,
+        skip=at.skip,
+        skipped_errors=at.skipped_errors,
+        splits=(SplitRange(first=first, end=end),),
+    )
+    return replace(position, tasks=(unit,) if at.skip else (), providers=(ProviderPosition(next=end),))
 
 
 def _start_position(task: TaskPosition) -> TaskPosition:

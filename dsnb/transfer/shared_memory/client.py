@@ -228,7 +228,7 @@ class _SharedMemoryReadHandle(ReadHandle):
         elif header.kind == MessageKind.PROGRESS:
             self._sink.progress(header.a, header.b)
         elif header.kind == MessageKind.UNIT:
-            self._sink.note_unit(UnitMark(unit=header.a, index=header.b, ended=bool(header.c)))
+            self._sink.note_unit(UnitMark(unit=header.a, index=header.b, ended=bool(header.c), skipped=header.d))
         elif header.kind == MessageKind.REFUSED:
             raise SharedMemoryRefused(text.decode())
         elif header.kind == MessageKind.FAIL:

@@ -58,7 +58,7 @@ class MessageKind(enum.IntEnum):
     PROGRESS = 14  # a: complete_rounds, b: oldest_round
     PROOF = 15  # from the worker, first; text: its proof
     FILES = 16  # text: files that the task opened, as in ReadReply
-    UNIT = 17  # a: unit, b: index, c: 1 for its end
+    UNIT = 17  # a: unit, b: index, c: 1 for its end, d: skipped
 
 
 class MessageHeader(NamedTuple):

@@ -134,7 +134,7 @@ class ServerConnection(Sink):
         self.send([pack_message(MessageKind.PROGRESS, complete_rounds, oldest_round)])
 
     def note_unit(self, mark: UnitMark) -> None:
-        self.send([pack_message(MessageKind.UNIT, mark.unit, mark.index, int(mark.ended))])
+        self.send([pack_message(MessageKind.UNIT, mark.unit, mark.index, int(mark.ended), mark.skipped)])
 
     def fail(self, error: Exception) -> None:
         self.send([pack_message(MessageKind.FAIL, text=encode_error(error, "Read"))])

@@ -109,7 +109,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "at_end", "on_worker_loss", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "ranks", "at_end", "on_worker_loss", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class JoinRequest(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     AT_END_FIELD_NUMBER: _ClassVar[int]
     ON_WORKER_LOSS_FIELD_NUMBER: _ClassVar[int]
     SKIP_FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -140,13 +141,14 @@ class JoinRequest(_message.Message):
     position: IterationPosition
     num_consumers: int
     consumer_index: int
+    ranks: int
     at_end: str
     on_worker_loss: str
     skip_finished: bool
     previous_client_id: str
     previous_iteration: int
     holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., ranks: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class PositionRequest(_message.Message):
     __slots__ = ("client_id",)
@@ -155,7 +157,7 @@ class PositionRequest(_message.Message):
     def __init__(self, client_id: _Optional[str] = ...) -> None: ...
 
 class IterationPosition(_message.Message):
-    __slots__ = ("tasks", "providers", "num_shards", "inexact_reason", "entropy", "rounds", "gone_tasks")
+    __slots__ = ("tasks", "providers", "num_shards", "inexact_reason", "entropy", "rounds", "gone_tasks", "unit")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     PROVIDERS_FIELD_NUMBER: _ClassVar[int]
     NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +165,7 @@ class IterationPosition(_message.Message):
     ENTROPY_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     GONE_TASKS_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskPosition]
     providers: _containers.RepeatedCompositeFieldContainer[ProviderPosition]
     num_shards: int
@@ -170,7 +173,18 @@ class IterationPosition(_message.Message):
     entropy: int
     rounds: int
     gone_tasks: _containers.RepeatedCompositeFieldContainer[TaskPosition]
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., num_shards: _Optional[int] = ..., inexact_reason: _Optional[str] = ..., entropy: _Optional[int] = ..., rounds: _Optional[int] = ..., gone_tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ...) -> None: ...
+    unit: UnitPosition
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., num_shards: _Optional[int] = ..., inexact_reason: _Optional[str] = ..., entropy: _Optional[int] = ..., rounds: _Optional[int] = ..., gone_tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., unit: _Optional[_Union[UnitPosition, _Mapping]] = ...) -> None: ...
+
+class UnitPosition(_message.Message):
+    __slots__ = ("unit", "skip", "skipped_errors")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    unit: int
+    skip: int
+    skipped_errors: bool
+    def __init__(self, unit: _Optional[int] = ..., skip: _Optional[int] = ..., skipped_errors: bool = ...) -> None: ...
 
 class TaskPosition(_message.Message):
     __slots__ = ("task_id", "incarnation", "entropy", "skip", "skipped_errors", "ended", "shard", "splits", "taken_over", "first_index", "pipeline_position", "trainers")
@@ -1157,7 +1171,7 @@ class RoundsStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerStatus, _Mapping]]] = ..., halted: bool = ..., dropped: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end", "on_worker_loss", "guarantee", "guarantee_reason")
+    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end", "on_worker_loss", "guarantee", "guarantee_reason", "ranks")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1186,6 +1200,7 @@ class JobStatus(_message.Message):
     ON_WORKER_LOSS_FIELD_NUMBER: _ClassVar[int]
     GUARANTEE_FIELD_NUMBER: _ClassVar[int]
     GUARANTEE_REASON_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     anonymous: bool
     dataset_id: str
@@ -1214,7 +1229,8 @@ class JobStatus(_message.Message):
     on_worker_loss: str
     guarantee: str
     guarantee_reason: str
-    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., guarantee: _Optional[str] = ..., guarantee_reason: _Optional[str] = ...) -> None: ...
+    ranks: int
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., guarantee: _Optional[str] = ..., guarantee_reason: _Optional[str] = ..., ranks: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "host", "host_id", "tags")
