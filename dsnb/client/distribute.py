@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from dsnb import errors
 from dsnb.arguments import checked, optional, text
-from dsnb.client.ordered_ranks import as_rank
 from dsnb.client.options import (
     READ_RULES,
     REPLAY,
@@ -22,6 +21,7 @@ from dsnb.client.options import (
     read_options,
     service_address,
 )
+from dsnb.client.ordered_ranks import as_rank
 from dsnb.client.source import FromService
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.elements.compression import NONE
@@ -36,7 +36,7 @@ from dsnb.pipeline.operations.cache import kept_in_memory
 from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.registered import registered_inexact_reason, registered_support
 from dsnb.pipeline.sharding import made_deterministic, sharding_support
-from dsnb.pipeline.split_order import order_obstacle, splits_per_unit, wants_split_order
+from dsnb.pipeline.split_order import order_obstacle, wants_split_order
 from dsnb.pipeline.splits import shares_exactly, split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
 from dsnb.wire.blobs import blob_pieces, split_bytes
@@ -89,7 +89,8 @@ def distribute(
             `DataLossError` if that keeps happening. gRPC is then used instead of shared memory. Within one process
             elements are passed by reference and there is nothing to check.
         rank: The same as `consumer_index`, by the name that training loops use; "auto" for the rank of this process
-            as torch.distributed, JAX, torchrun, MPI or SLURM know it.
+            as torch.distributed, JAX, torchrun, MPI or SLURM know it. With `Options(deterministic=True)` in a
+            "distributed_epoch", rank r of n gets element r of each n elements of the one order.
         world_size: The same as `num_consumers`; may be left out with `rank="auto"`.
         at_end: What becomes of the last elements of an epoch if there are too few for a round: "drop" (the default)
             leaves them out, fewer than `world_size` elements in all; "repeat" gives the first of them to all ranks that
@@ -106,7 +107,8 @@ def distribute(
 
     Returns:
         A function from dataset to dataset. The new dataset has the elements of the old one, in an order that holds
-            within one worker only. Operations applied after it run in this process.
+            within one worker only, unless `Options(deterministic=True)` asks for one order of a "distributed_epoch".
+            Operations applied after it run in this process.
 
     Raises:
         InvalidArgumentError: an argument is never valid, or the pipeline cannot be pickled (the error names the
@@ -318,7 +320,7 @@ def _options_for_registered(options: ReadOptions, at_end: str | None, known: Dat
     _check_mode_of_registered(options.mode, known)
     _require_replay(options, known)
     _require_end(at_end, known.cardinality)
-    if known.unordered_reason or any(provider.unit for provider in known.providers):
+    if known.unordered_reason or any(provider.ordered for provider in known.providers):
         options = _with_order(options, known.unordered_reason)
     return options
 
@@ -447,8 +449,9 @@ def _providers(operation: Operation) -> tuple[tuple[SplitProvider, ...], Unimple
     except UnimplementedError as error:
         return (), error
     ordered = wants_split_order(operation) and not order_obstacle(operation)
-    unit = splits_per_unit(operation) if ordered else 0
-    return tuple(SplitProvider(source=provider.source, count=provider.count, unit=unit) for provider in found), None
+    return tuple(
+        SplitProvider(source=provider.source, count=provider.count, ordered=ordered) for provider in found
+    ), None
 
 
 def _registration(request: RegisterRequest, definition: bytes) -> Iterator[RegisterRequest]:

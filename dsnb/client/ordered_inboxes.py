@@ -170,7 +170,9 @@ def inbox_for(options: ReadOptions, tasks: Sequence[TaskInfo], start_position: S
     """Make the inbox for a reader of these tasks."""
     if options.ordered:
         unit = start_position.position.unit if start_position is not None else None
-        return SplitOrderInbox(UnitPlace(unit=unit.unit, before_in_unit=unit.skip) if unit else UnitPlace())
+        return SplitOrderInbox(
+            UnitPlace(unit=unit.unit, unit_end=unit.unit_end, before_in_unit=unit.skip) if unit else UnitPlace()
+        )
     if start_position is not None and start_position.read_order:
         return ReplayInbox(read_order_of(start_position, [task.task_id for task in tasks]))
     return RoundRobinInbox() if options.round_robin else Inbox()

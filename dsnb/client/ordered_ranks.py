@@ -95,7 +95,9 @@ class RankStage(JobReader):
 
     closes_slowly = True
 
-    def __init__(self, reader: ReadStage, options: ReadOptions, start: int, on_end: Callable[[Any], None] | None) -> None:
+    def __init__(
+        self, reader: ReadStage, options: ReadOptions, start: int, on_end: Callable[[Any], None] | None
+    ) -> None:
         super().__init__("from the service", reader)
         self.source_key = reader.source_key
         self._reader = reader
@@ -147,7 +149,8 @@ class RankStage(JobReader):
     def _align(self, run: list[Any]) -> None:
         """Leave out the rest of a step of which this rank had consumed the beginning when it was stopped."""
         origin = self._reader.slice_origin
-        assert origin is not None and origin.place is not None
+        assert origin is not None
+        assert origin.place is not None
         if origin.place.before is None:
             self._buffer.clear()
             raise FailedPreconditionError(

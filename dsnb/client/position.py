@@ -129,11 +129,10 @@ class History:
 
 
 class UnitEntry(msgspec.Struct, frozen=True):
-    """From which element on a reader read a unit of splits, and the place of that element."""
+    """How many elements a reader had read when it began to read a unit of splits, and the place of the next one."""
 
     total: int
-    unit: int
-    before_in_unit: int
+    place: UnitPlace
 
 
 class UnitHistory:
@@ -146,20 +145,23 @@ class UnitHistory:
 
     def __init__(self, total: int, place: UnitPosition) -> None:
         self.total = total
-        self._entries = deque([UnitEntry(total, place.unit, place.skip)])
+        start = UnitPlace(unit=place.unit, unit_end=place.unit_end, before_in_unit=place.skip)
+        self._entries = deque([UnitEntry(total, start)])
         self._units_with_errors: set[int] = {place.unit} if place.skipped_errors else set()
         self._lock = threading.Lock()
 
-    def add(self, unit: int, before_in_unit: int, count: int, *, failed: bool) -> None:
-        """Add elements of a unit that were delivered; `before_in_unit` is the place of the first one."""
+    def add(self, place: UnitPlace, at: int, count: int, *, failed: bool) -> None:
+        """Add elements of a unit that were delivered, from the one `at` elements after `place` on."""
+        before_in_unit = place.before_in_unit + at
         with self._lock:
             last = self._entries[-1]
-            if (unit, before_in_unit) != (last.unit, last.before_in_unit + self.total - last.total):
-                self._entries.append(UnitEntry(self.total, unit, before_in_unit))
+            expected = last.place.before_in_unit + self.total - last.total
+            if (place.unit, place.unit_end, before_in_unit) != (last.place.unit, last.place.unit_end, expected):
+                self._entries.append(UnitEntry(self.total, replace(place, before_in_unit=before_in_unit)))
                 if len(self._entries) > MAX_READ_ORDER:
-                    self._units_with_errors.discard(self._entries.popleft().unit)
+                    self._units_with_errors.discard(self._entries.popleft().place.unit)
             if failed:
-                self._units_with_errors.add(unit)
+                self._units_with_errors.add(place.unit)
             self.total += count
 
     def place_after(self, count: int) -> UnitPosition:
@@ -172,12 +174,13 @@ class UnitHistory:
             entry = next((entry for entry in reversed(self._entries) if entry.total <= count), None)
             if entry is None:
                 raise no_position_error(
-                    f"an operation behind `distribute` may hold elements of more than {MAX_READ_ORDER:,} units of splits",
-                    "put the operation that mixes elements before the others",
+                    f"an operation behind `distribute` may hold elements of more than {MAX_READ_ORDER:,} units of "
+                    "splits",
+                    "let it hold fewer elements",
                 )
-            skip = entry.before_in_unit + count - entry.total
-            errors = entry.unit in self._units_with_errors
-            return UnitPosition(unit=entry.unit, skip=skip, skipped_errors=errors and skip > 0)
+            unit, skip = entry.place.unit, entry.place.before_in_unit + count - entry.total
+            errors = skip > 0 and unit in self._units_with_errors
+            return UnitPosition(unit=unit, unit_end=entry.place.unit_end, skip=skip, skipped_errors=errors)
 
 
 class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,7 +279,7 @@ def encode_unit(iteration: int, skippable: int, place: UnitPosition, entropy: in
         "repetition": iteration,
         "behind": skippable,
         "root": entropy,
-        "unit": place.unit,
+        "unit": [place.unit, place.unit_end],
         "skip": place.skip,
         "failed": place.skipped_errors,
     }
@@ -405,7 +408,7 @@ class UnitPositionTracker(PositionTracker):
 
     def add(self, origin: SliceOrigin, at: int, count: int, *, failed: bool = False) -> None:
         assert origin.place is not None
-        self._units.add(origin.place.unit, origin.place.before_in_unit + at, count, failed=failed)
+        self._units.add(origin.place, at, count, failed=failed)
 
     def _position_within(
         self, count: int, fetch: Callable[[], IterationPosition], received: Mapping[str, int]
@@ -447,7 +450,10 @@ def decode_end(state: Any) -> tuple[int, int] | None:
 
 def _decode_position(state: Any) -> StartPosition:
     if "unit" in state:
-        place = UnitPosition(unit=state["unit"] + 0, skip=state["skip"] + 0, skipped_errors=bool(state["failed"]))
+        unit, unit_end = state["unit"]
+        place = UnitPosition(
+            unit=unit + 0, unit_end=unit_end + 0, skip=state["skip"] + 0, skipped_errors=bool(state["failed"])
+        )
         return StartPosition(
             iteration=state["repetition"] + 0,
             skippable=state["behind"] + 0,

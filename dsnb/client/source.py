@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.client.coordinated import CoordinatedStage
-from dsnb.client.ordered_ranks import rank_stage
 from dsnb.client.options import DROP, PAD, ReadOptions, ServiceAddress, ShardingPolicy
+from dsnb.client.ordered_ranks import rank_stage
 from dsnb.client.origin import count_client, current_origin
 from dsnb.client.position import FinishedPassStage, decode_end, decode_position, encode_beginning
 from dsnb.client.reader import ReadStage

@@ -65,7 +65,7 @@ class SplitRanges(msgspec.Struct, forbid_unknown_fields=True):
 class Provider(msgspec.Struct, forbid_unknown_fields=True):
     """How far the splits of one source are assigned; `next` is the first split that no task has.
 
-    `unit` is how many splits are given out together, if elements come in the order of the splits; 0 for any number.
+    `ordered` tells whether elements come in the order of the splits.
     """
 
     source: str
@@ -73,7 +73,7 @@ class Provider(msgspec.Struct, forbid_unknown_fields=True):
     repetition: int = 0
     next: int = 0
     lost: int = 0
-    unit: int = 0
+    ordered: bool = False
 
 
 class Unassignment(msgspec.Struct, forbid_unknown_fields=True):

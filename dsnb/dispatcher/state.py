@@ -293,7 +293,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         providers = self.datasets[job.dataset_id].info.providers if job.mode == "DYNAMIC" else ()
         job.iterations[record.iteration] = Iteration(
             record.iteration,
-            providers=[Provider(one.source, one.count, unit=one.unit) for one in providers],
+            providers=[Provider(one.source, one.count, ordered=one.ordered) for one in providers],
             shards=[NEVER_BEGUN] * record.num_shards,
             entropy=record.entropy,
             allows_several_tasks=record.resumed,

@@ -4,19 +4,21 @@ Theory of operation. A DYNAMIC job divides a source into splits, and which worke
 With `Options(deterministic=True)` in the pipeline, the elements come nevertheless in one order, for any number of
 workers, and whatever happens to these. Four parts make that so:
 
-* *Units.* A unit is a run of consecutive splits; units are numbered from 0. Their size follows from the pipeline alone
-  (`splits_per_unit`), never from the workers. The dispatcher gives out whole units, in ascending order, each to one
-  task.
-* *Elements follow from the unit.* Operations that mix splits are refused (`order_obstacle`). A worker runs a new
-  pipeline for each unit (`UnitStage`), so no buffer, random generator or counter survives from one unit to the next,
-  and what draws at random without a seed draws from the number of the unit.
+* *Units.* A unit is a run of consecutive splits. The dispatcher gives units out in ascending order, each to one task. A
+  task asks for units of a size that suits its speed and its elements: where they begin and end has no influence on the
+  elements.
+* *Elements follow from their split.* Operations that mix splits are refused (`order_obstacle`). A worker runs a new
+  pipeline for each unit (`UnitStage`), so no buffer, random generator or counter survives from one unit to the next.
+  Draws at random follow from the number of the element in the source. Where an element has none (behind a `filter`, or
+  in a dataset that `flat_map` made), they follow from the split, and each split has a pipeline of its own.
 * *Marks.* Only the worker knows where units begin and end in its task's sequence: a filter may leave nothing of a unit.
   It sends its reader a mark for each beginning and each end, with the index in the sequence, before any element after
   that place (`wire/unit_mark`). Frames know nothing of units.
-* *The reader waits for the unit that is due.* It yields the elements of unit 0, then those of unit 1, and so on
-  (`client/unit_order`). Elements of later units wait in the buffer of their task. Each task has a limit of bytes, at
-  which its worker stops: a slow worker delays the others and costs no memory. The units of one task ascend, so what it
-  sends first is due first, and the task with the unit that is due is never blocked by its own later elements.
+* *The reader waits for the unit that is due.* It yields the elements of the unit that begins with split 0, then those
+  of the unit that begins where that one ended, and so on (`client/unit_order`). Elements of later units wait in the
+  buffer of their task. Each task has a limit of bytes, at which its worker stops: a slow worker delays the others and
+  costs no memory. The units of one task ascend, so what it sends first is due first, and the task with the unit that is
+  due is never blocked by its own later elements.
 
 When a worker dies, another one takes its task over: it makes the unfinished units again and continues the sequence of
 the task with the same indices (`dispatcher/handlers/reassignment`). It sends the marks again as well.
@@ -36,16 +38,21 @@ from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation, walk
 from dsnb.pipeline.operations.cache import Cache
 from dsnb.pipeline.operations.cache_splits import SingleRangeFeed
+from dsnb.pipeline.operations.flat_map import FlatMap
+from dsnb.pipeline.operations.interleave import Interleave
+from dsnb.pipeline.operations.random_map import RandomMap
 from dsnb.pipeline.operations.with_options import build_pipeline, options_of
-from dsnb.pipeline.splits import shares_exactly, split_providers
+from dsnb.pipeline.splits import shares_exactly
 from dsnb.stopwatch import Stopwatch
 
-UNIT_ELEMENTS: Final = 32
-"""How many elements of the source one unit has, if the source can be cut anywhere."""
+UNIT_S: Final = 0.05
+"""About how much work a unit is. The reader waits for the unit that is due while its worker makes it."""
+UNIT_BYTES: Final = 1 << 20
+"""About how large the elements of a unit may be in all: workers keep those of later units until they are due."""
 
-UnitListener = Callable[[int, int, bool], None]
-"""Called at the beginning and at the end of a unit, with its number, how many elements were made before that moment,
-and whether it is the end."""
+UnitListener = Callable[[tuple[int, int], int, bool], None]
+"""Called at the beginning and at the end of a unit, with its first split and the one after its last, how many elements
+were made before that moment, and whether it is the end."""
 
 
 def wants_split_order(operation: Operation) -> bool:
@@ -53,16 +60,14 @@ def wants_split_order(operation: Operation) -> bool:
     return options_of(operation).deterministic is True
 
 
-def splits_per_unit(operation: Operation) -> int:
-    """How many splits make one unit of a pipeline with a single source.
-
-    Example:
-        >>> from dsnb.pipeline.dataset import Dataset
-        >>> [splits_per_unit(ds.operation) for ds in (Dataset.range(100), Dataset.range(100).batch(10))]
-        [32, 3]
-    """
-    (provider,) = split_providers(operation)
-    return max(1, UNIT_ELEMENTS // provider.size) if provider.divisible else 1
+def _draws_by_split(operation: Operation) -> bool:
+    """Whether something may draw at random for elements that have no number of their own in the source."""
+    numbered = True
+    for step in reversed(list(walk(operation))):
+        if isinstance(step, FlatMap | Interleave) or (isinstance(step, RandomMap) and not numbered):
+            return True
+        numbered = numbered and (not step.inputs or step.inputs_per_element > 0)
+    return False
 
 
 def order_obstacle(operation: Operation) -> str:
@@ -95,7 +100,7 @@ def _batches_within_splits(step: Operation) -> bool:
 
 
 class UnitStage(Stage):
-    """Runs the pipeline once for each unit that its task gets, and tells where in the sequence the units are.
+    """Runs a new pipeline for each unit that its task gets, and tells where in the sequence the units are.
 
     Args:
         operation: The pipeline.
@@ -109,21 +114,23 @@ class UnitStage(Stage):
         self._operation = operation
         # Without low latency: a thread for each function and unit would cost more than it gains.
         self._context = replace(context, low_latency=False)
-        self._size = splits_per_unit(operation)
+        self._draws_by_split = _draws_by_split(operation)
         self._ranges = context.splits.open(context.provider)
         self._waits = Stopwatch()
         """Measures waiting for splits."""
-        self._range = (0, 0)
-        """The splits in hand that no pipeline was made for."""
         self.made = 0
         """Elements made since it was built, errors in place of elements and skipped ones included."""
-        self._unit: int | None = None
+        self._unit: tuple[int, int] | None = None
         """The unit that is being produced; None between two units."""
-        self._finished_splits = self._splits_in_unit = 0
+        self._next_split = 0
+        """The first split of the unit that no pipeline was made for."""
+        self._running = False
+        """Whether a pipeline was made that has not ended."""
+        self._finished_splits = 0
         self._resumable_positions = ResumablePositions()
 
     def produce(self, want: int) -> Run:
-        while self._unit is not None or self._next_unit():
+        while self._next_pipeline():
             try:
                 run = self.inputs[0].pull(want)
             except Exception as error:
@@ -132,42 +139,50 @@ class UnitStage(Stage):
             self.made += len(run)
             if len(run):
                 return run
-            self._end_unit()
+            self._running = False
         return []
 
-    def _next_unit(self) -> bool:
-        """Begin with the next unit; False if there is none."""
-        first, end = self._range
-        if first == end:
-            self._waits.start()
-            try:
-                found = next(self._ranges, None)
-            finally:
-                self._waits.stop()
-            if found is None:
-                return False
-            first, end = found
-        unit = first // self._size
-        stop = min(end, (unit + 1) * self._size)
-        self._range, self._splits_in_unit = (stop, end), stop - first
-        self._begin_unit(unit, first, stop)
+    def _next_pipeline(self) -> bool:
+        """Go on with the running pipeline, or make one for the next splits; False if there are none."""
+        while not self._running:
+            if self._unit is None:
+                if not self._begin_unit():
+                    return False
+            elif self._next_split == self._unit[1]:
+                self._end_unit()
+            else:
+                self._make_pipeline(self._unit[1])
         return True
 
-    def _begin_unit(self, unit: int, first: int, stop: int) -> None:
-        context = replace(self._context, splits=SingleRangeFeed(first, stop), entropy=(FIXED_SEED << 64) + unit)
-        self._unit = unit
-        self.on_unit(unit, self.made, False)
+    def _begin_unit(self) -> bool:
+        """Begin with the next unit; False if there is none."""
+        self._waits.start()
+        try:
+            self._unit = next(self._ranges, None)
+        finally:
+            self._waits.stop()
+        if self._unit is None:
+            return False
+        self._next_split = self._unit[0]
+        self.on_unit(self._unit, self.made, False)
+        return True
+
+    def _make_pipeline(self, end: int) -> None:
+        first = self._next_split
+        self._next_split = first + 1 if self._draws_by_split else end
+        root = (FIXED_SEED << 64) + (first if self._draws_by_split else 0)
+        context = replace(self._context, splits=SingleRangeFeed(first, self._next_split), entropy=root)
         previous = self.inputs
+        for one in previous:
+            one.close()
         try:
             stage = build_pipeline(self._operation, context)
         except Exception as error:
-            if is_element_error(error):
-                self.made += 1
-                self._end_unit()
+            self.made += is_element_error(error)
             raise
         for one in previous:
             stage.continue_counters(one)
-        self.inputs = (stage,)
+        self.inputs, self._running = (stage,), True
         self.adopt(stage)
 
     def _end_unit(self) -> None:
@@ -175,7 +190,7 @@ class UnitStage(Stage):
         ended, self._unit = self._unit, None
         for stage in self.inputs:
             stage.close()
-        self._finished_splits += self._splits_in_unit
+        self._finished_splits += ended[1] - ended[0]
         self.note_resumable_position(self._finished_splits)
         self.on_unit(ended, self.made, True)
 

@@ -27,6 +27,7 @@ from dsnb.transfer.compression_policy import CompressionPolicy
 from dsnb.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder, join_messages, split_messages
 from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink, TaskServer, Transfer
 from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.field_groups import shared
 from dsnb.wire.grpc_errors import as_read_error
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
@@ -165,7 +166,7 @@ class _StreamSink(Sink):
         self.items.put(frame_pb2.ReadReply(progress=True, complete_rounds=complete_rounds, oldest_round=oldest_round))
 
     def note_unit(self, mark: UnitMark) -> None:
-        message = frame_pb2.UnitMark(unit=mark.unit, index=mark.index, ended=mark.ended, skipped=mark.skipped)
+        message = frame_pb2.UnitMark(**shared(UnitMark, mark))
         self.items.put(frame_pb2.ReadReply(unit_mark=message))
 
     def fail(self, error: Exception) -> None:
@@ -339,9 +340,7 @@ class _GrpcReadHandle(ReadHandle):
                 self._sink.progress(item.complete_rounds, item.oldest_round)
             elif item is not None and item.HasField("unit_mark"):
                 mark = item.unit_mark
-                self._sink.note_unit(
-                    UnitMark(unit=mark.unit, index=mark.index, ended=mark.ended, skipped=mark.skipped)
-                )
+                self._sink.note_unit(UnitMark(**shared(UnitMark, mark)))
             elif item is not None and item.recalled:
                 self._sink.recalled(item.granted)
 

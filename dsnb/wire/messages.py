@@ -18,7 +18,7 @@ class Empty(msgspec.Struct, frozen=True, kw_only=True):
 class SplitProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str = ""
     count: int = 0
-    unit: int = 0
+    ordered: bool = False
 
 
 class DatasetInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,6 +103,7 @@ class IterationPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 class UnitPosition(msgspec.Struct, frozen=True, kw_only=True):
     unit: int = 0
+    unit_end: int = 0
     skip: int = 0
     skipped_errors: bool = False
 

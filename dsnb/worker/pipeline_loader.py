@@ -15,11 +15,11 @@ from dsnb.pipeline.engine.resume_point import from_text
 from dsnb.pipeline.engine.source_positions import skip_consumed
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.graph import restore
-from dsnb.pipeline.operation import BuildContext, SplitFeed
+from dsnb.pipeline.operation import BuildContext
 from dsnb.pipeline.operations.with_options import build_pipeline
 from dsnb.pipeline.sharding import sharded
 from dsnb.pipeline.sources.elements import Elements
-from dsnb.pipeline.split_order import UnitStage, wants_split_order
+from dsnb.pipeline.split_order import UNIT_BYTES, UNIT_S, UnitStage, wants_split_order
 from dsnb.pipeline.splits import split_providers
 from dsnb.transfer import local
 from dsnb.wire import blobs
@@ -27,6 +27,7 @@ from dsnb.wire.channel import Channel
 from dsnb.wire.messages import BlobRequest, DatasetRequest, TaskOrder
 from dsnb.wire.methods import GET_BLOB, GET_DATASET
 from dsnb.worker.retry_policy import ATTEMPT_S, RetryPolicy
+from dsnb.worker.splits import DispatcherFeed
 
 _KEPT_BYTES: Final = 4 << 20
 
@@ -56,7 +57,7 @@ class DefinitionCache:
 def stage_builder(
     channel: Channel,
     order: TaskOrder,
-    feed: SplitFeed | None,
+    feed: DispatcherFeed | None,
     retry: RetryPolicy,
     definitions: DefinitionCache,
     *,
@@ -112,6 +113,7 @@ def stage_builder(
         if order.position is not None and order.position.ended:
             return Elements(run=()).build(replace(context, splits=None))
         if feed is not None and wants_split_order(operation):
+            feed.limit_runs(UNIT_S, UNIT_BYTES)
             return UnitStage(operation, context)
         return build_pipeline(sharded(operation, order.mode, order.num_shards, order.shard), context)
 

@@ -51,8 +51,25 @@ class DispatcherFeed:
         self._produced_runs: deque[tuple[int, int, int]] = deque()
         """Runs whose elements all have indices below a known position: position, provider and number of splits."""
         self._done = [0] * providers
+        self._run_s, self._run_bytes = _GRANT_S, 0
+        self._bytes = self._splits_produced = 0
         self.refused = False
         """Whether the dispatcher gives this task no more splits although there are some."""
+
+    def limit_runs(self, seconds: float, nbytes: int) -> None:
+        """Request runs of about so much work, and at most about so many bytes of elements."""
+        self._run_s, self._run_bytes = seconds, nbytes
+
+    def note_bytes(self, nbytes: int) -> None:
+        """Note that elements of so many bytes were produced."""
+        self._bytes += nbytes
+
+    def _run_length(self, splits_per_s: float) -> int:
+        """How many splits to request, given the speed of the last run."""
+        length = int(splits_per_s * self._run_s)
+        if self._run_bytes and self._bytes and self._splits_produced:
+            length = min(length, self._run_bytes * self._splits_produced // self._bytes)
+        return min(max(1, length), _MOST_WANT)
 
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
         """Begin a repetition of a provider.
@@ -88,7 +105,7 @@ class DispatcherFeed:
             return None if reply.done else run
 
         runs = self._open[provider] = _SplitRunIterator(
-            ask, lambda count: self._read_runs.append((provider, count)), self._clock
+            ask, lambda count: self._read_runs.append((provider, count)), self._run_length, self._clock
         )
         return runs
 
@@ -104,6 +121,7 @@ class DispatcherFeed:
         while self._read_runs:
             provider, count = self._read_runs.popleft()
             self._produced_runs.append((position, provider, count))
+            self._splits_produced += count
 
     def end(self, position: int) -> None:
         """Note that the pipeline has ended, and that the task has `position` elements."""
@@ -154,6 +172,7 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
     Args:
         ask: Requests a run, given a cursor and the number of splits wanted; returns None at the end.
         read: Called with the number of splits of each run that was read.
+        length: Returns the length of the next run, given how many splits of the last one were read in a second.
         clock: Returns the seconds of a monotonic clock.
     """
 
@@ -161,11 +180,13 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
         self,
         ask: Callable[[int, int], SplitGrant | None],
         read: Callable[[int], None],
+        length: Callable[[float], int],
         clock: Callable[[], float],
     ) -> None:
         self._clock = clock
         self._ask = ask
         self._has_read = read
+        self._length = length
         self._cursor = 0
         self._want = _FIRST_WANT
         self._in_hand = 0
@@ -178,7 +199,7 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
         if self._in_hand:
             # Size the next run by the speed of this one, but at most fourfold: a single fast run may be an exception.
             splits_per_s = self._in_hand / max(1e-6, self._clock() - self._began)
-            self._want = min(max(1, int(splits_per_s * _GRANT_S)), _MOST_WANT, 4 * self._want)
+            self._want = min(self._length(splits_per_s), 4 * self._want)
             self._cursor += self._in_hand
             self.mark_read()
         if self._ended:

@@ -46,6 +46,7 @@ _UNBOUNDED_MS = 1 << 40
 """`repeated_ms` in the report of a task that no other worker can continue."""
 _MOST_LOST_READERS = 100
 _FILES_PER_MESSAGE = 1000
+_MOST_UNIT_MARKS = 10_000
 _SHARED_TRAINER_ID = ""
 """The only trainer of a task that is not cached: all readers share its cursor."""
 
@@ -323,7 +324,7 @@ class Task:
         if not isinstance(stage, UnitStage):
             seek_to_position(self.order, stage)
             return
-        passed: list[tuple[int, int, bool]] = []
+        passed: list[tuple[tuple[int, int], int, bool]] = []
         stage.on_unit = lambda *mark: passed.append(mark)  # where they are is known once the position is reached
         seek_to_position(self.order, stage)
         self._made_before_first = stage.made
@@ -333,13 +334,29 @@ class Task:
             if unit not in over:
                 self._note_unit(unit, made, ended)
 
-    def _note_unit(self, unit: int, made: int, ended: bool) -> None:
+    def _note_unit(self, unit: tuple[int, int], made: int, ended: bool) -> None:
         """Tell the readers where a unit begins or ends."""
         with self._lock:
             at = made - self._made_before_first
-            mark = UnitMark(unit=unit, index=self._log.first + max(0, at), skipped=max(0, -at), ended=ended)
+            mark = UnitMark(
+                unit=unit[0],
+                unit_end=unit[1],
+                index=self._log.first + max(0, at),
+                skipped=max(0, -at),
+                ended=ended,
+            )
             self._unit_marks.append(mark)
+            self._drop_old_marks()
             self._pump_all()
+
+    def _drop_old_marks(self) -> None:
+        """Drop marks before all elements that are left, if there are many. Only a late reader misses them."""
+        if len(self._unit_marks) > _MOST_UNIT_MARKS:
+            old = next((n for n, mark in enumerate(self._unit_marks) if mark.index >= self._log.tail), 0)
+            old -= old % 2  # the beginning and the end of a unit
+            del self._unit_marks[:old]
+            for session in self._sessions.values():
+                session.unit_marks_sent = max(0, session.unit_marks_sent - old)
 
     def _send_unit_marks(self, session: ReaderSession) -> None:
         """Tell a reader of all units that began or ended, before the elements after that place."""
@@ -421,6 +438,8 @@ class Task:
             self._add_files(files)
             for frame in frames:
                 self._append(frame)
+                if self._feed is not None:
+                    self._feed.note_bytes(frame.nbytes)
             self._pump_all()
 
     def _add_files(self, files: Iterable[FileState]) -> None:

@@ -10,7 +10,6 @@ from dsnb.elements.frame import Frame, frames_of
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.unit_mark import UnitMark
 
-
 START = UnitPlace()
 
 
@@ -25,11 +24,11 @@ class Tasks:
         for name in names:
             self.order.add_task(name)
 
-    def begin(self, task: str, unit: int, index: int, skipped: int = 0) -> None:
-        self.order.mark(task, UnitMark(unit=unit, index=index, skipped=skipped))
+    def begin(self, task: str, unit: int, index: int, skipped: int = 0, size: int = 1) -> None:
+        self.order.mark(task, UnitMark(unit=unit, unit_end=unit + size, index=index, skipped=skipped))
 
-    def end(self, task: str, unit: int, index: int) -> None:
-        self.order.mark(task, UnitMark(unit=unit, index=index, ended=True))
+    def end(self, task: str, unit: int, index: int, size: int = 1) -> None:
+        self.order.mark(task, UnitMark(unit=unit, unit_end=unit + size, index=index, ended=True))
 
     def send(self, task: str, index: int, *values: int) -> None:
         (frame,) = frames_of(np.array(values), None)
@@ -115,8 +114,37 @@ def test_marks_of_a_worker_that_took_a_task_over_change_nothing() -> None:
     assert tasks.places == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 3)]
 
 
+def test_a_worker_that_took_a_task_over_may_make_one_unit_of_several() -> None:
+    tasks = Tasks("ab")
+    tasks.begin("a", 0, 0, size=4)
+    tasks.end("a", 0, 2, size=4)
+    tasks.begin("a", 4, 2, size=4)
+    tasks.send("a", 0, 0, 1, 40)
+    tasks.begin("b", 8, 0)
+    tasks.send("b", 0, 80)
+    assert tasks.taken() == [0, 1, 40]
+    tasks.begin("a", 0, 3, skipped=3, size=8)  # the new worker makes splits 0 to 7 in one go
+    tasks.send("a", 3, 41)
+    assert tasks.taken() == [41]
+    tasks.end("a", 0, 4, size=8)
+    assert tasks.taken() == [80]
+    assert tasks.places == [(0, 0, 0), (0, 1, 1), (4, 0, 2), (4, 1, 3), (8, 0, 4)]
+
+
+def test_a_unit_made_of_several_that_nobody_had_heard_of_begins_where_the_last_one_ended() -> None:
+    tasks = Tasks("a")
+    tasks.begin("a", 0, 0)
+    tasks.end("a", 0, 2)
+    tasks.send("a", 0, 0, 1)
+    assert tasks.taken() == [0, 1]
+    tasks.begin("a", 0, 2, skipped=2, size=3)
+    tasks.send("a", 2, 2, 3)
+    assert tasks.taken() == [2, 3]
+    assert tasks.places[2:] == [(1, 0, 2), (1, 1, 3)]
+
+
 def test_places_count_from_the_position_at_which_the_iteration_began() -> None:
-    tasks = Tasks("ab", UnitPlace(unit=3, before_in_unit=5))
+    tasks = Tasks("ab", UnitPlace(unit=3, unit_end=4, before_in_unit=5))
     tasks.begin("b", 4, 0)
     tasks.send("b", 0, 40)
     tasks.begin("a", 3, 0, skipped=5)

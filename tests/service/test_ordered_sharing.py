@@ -76,12 +76,14 @@ def test_all_trainers_of_a_cache_see_the_one_order_and_share_the_work(workers: i
 
 def test_a_killed_worker_changes_the_order_of_no_trainer() -> None:
     settings = {"reconnect_ms": 300, "worker_timeout_ms": 5_000}
-    with Cluster(0, dispatcher=settings) as cluster:
-        with worker_processes(2, cluster.dispatcher.target, cluster.dispatcher.token) as workers:
-            trainers = [iter(for_trainer(f"t{number}", cluster.service)) for number in range(2)]
-            found = [first(100, trainers[0]), first(30, trainers[1])]
-            workers[0].kill()
-            rest = together(2, lambda number: numbers(trainers[number]))
+    with (
+        Cluster(0, dispatcher=settings) as cluster,
+        worker_processes(2, cluster.dispatcher.target, cluster.dispatcher.token) as workers,
+    ):
+        trainers = [iter(for_trainer(f"t{number}", cluster.service)) for number in range(2)]
+        found = [first(100, trainers[0]), first(30, trainers[1])]
+        workers[0].kill()
+        rest = together(2, lambda number: numbers(trainers[number]))
     assert [before + after for before, after in zip(found, rest, strict=True)] == [EXPECTED] * 2
 
 
@@ -180,12 +182,14 @@ def test_a_rank_that_loops_again_goes_on_with_the_next_step() -> None:
 
 def test_a_killed_worker_leaves_the_ranks_in_step() -> None:
     settings = {"reconnect_ms": 300, "worker_timeout_ms": 5_000}
-    with Cluster(0, dispatcher=settings) as cluster:
-        with worker_processes(2, cluster.dispatcher.target, cluster.dispatcher.token) as workers:
-            ranks = [iter(for_rank(rank, 2, cluster.service)) for rank in range(2)]
-            begun = together(2, lambda rank: first(40, ranks[rank]))
-            workers[1].kill()
-            rest = together(2, lambda rank: numbers(ranks[rank]))
+    with (
+        Cluster(0, dispatcher=settings) as cluster,
+        worker_processes(2, cluster.dispatcher.target, cluster.dispatcher.token) as workers,
+    ):
+        ranks = [iter(for_rank(rank, 2, cluster.service)) for rank in range(2)]
+        begun = together(2, lambda rank: first(40, ranks[rank]))
+        workers[1].kill()
+        rest = together(2, lambda rank: numbers(ranks[rank]))
     assert by_steps(begun) + by_steps(rest) == EXPECTED[: len(EXPECTED) // 2 * 2]
 
 
@@ -214,7 +218,7 @@ def test_positions_of_other_orders_are_refused() -> None:
         next(elements)
         position = saved(elements)
         elements.close()
-        position["sources"]["0"]["unit"] = 10_000
+        position["sources"]["0"]["unit"] = [10_000, 10_001]
         elements = iter(for_trainer("b", svc))
         elements.load_state_dict(position)
         with pytest.raises(DsnbError, match="does not fit the splits"):

@@ -5,9 +5,9 @@ it has been evicted or lost. Before a worker evicts the first element of an iter
 the iteration (`close_on_request`). The answer names the clients that have joined and want every element, and the worker
 keeps elements also for those of them that have not opened its task yet. A trainer that may skip joins the newest
 iteration. A trainer that returns to an iteration it left continues there. One with a reading position, in the order of
-the splits, joins an iteration that began at this position, and in which it has not read. A trainer never joins an iteration older than
-one that it has read to its end. If no iteration fits, the next one begins, at the same time as the previous one if that
-still has clients.
+the splits, joins an iteration that began at this position, and in which it has not read. A trainer never joins an
+iteration older than one that it has read to its end. If no iteration fits, the next one begins, at the same time as the
+previous one if that still has clients.
 
 A worker cannot tell when such an iteration is over, because trainers may join until it is closed. So it is over when
 each of its trainers has reported that it received everything. A trainer whose client was lost still counts, for as long

@@ -99,7 +99,7 @@ def _refuse_second_reader(job: Job, iteration: Iteration) -> None:
     """
     if job.cached or iteration.finished:
         return
-    if iteration.clients and any(provider.unit for provider in iteration.providers):
+    if iteration.clients and any(provider.ordered for provider in iteration.providers):
         raise FailedPreconditionError(
             f"job {job.name!r} has a reader already, and its elements come in one order, to one reader "
             "(deterministic=True)",

@@ -22,7 +22,6 @@ from dsnb.dispatcher.state import ENDED, Iteration, Job, Task, position_of
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.registered import registered_inexact_reason
 from dsnb.wire.messages import (
-    DatasetInfo,
     IterationPosition,
     JoinRequest,
     ProviderPosition,
@@ -97,7 +96,7 @@ def _position_of(core: Context, iteration: Iteration, task: Task, silent_workers
 
 
 def _inexact_reason(core: Context, job: Job, tasks: list[Task]) -> str:
-    ordered = any(provider.unit for provider in core.state.datasets[job.dataset_id].info.providers)
+    ordered = any(provider.ordered for provider in core.state.datasets[job.dataset_id].info.providers)
     if job.cached and not ordered:
         return "the trainers of a cross-trainer cache share one place in each task"
     if not ordered and any(task.all_splits.truncated for task in tasks):
@@ -153,7 +152,7 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
             hint="start workers first: svc.scale(2), or `dsnb worker --dispatcher ...`",
         )
     info = core.state.datasets[request.dataset_id].info
-    position = _as_tasks(info, position)
+    position = _as_tasks(position)
     counts = [provider.count for provider in info.providers] if request.mode == "DYNAMIC" else []
     providers = position.providers
     fits = len(providers) == len(counts) and all(p.next <= count for p, count in zip(providers, counts, strict=True))
@@ -168,7 +167,7 @@ def check(core: Context, request: JoinRequest, position: IterationPosition) -> N
 
 def create_iteration_at(core: Context, job: Job, request: JoinRequest, position: IterationPosition) -> Iteration:
     """Create an iteration at a position that `check` accepted, with its tasks assigned to the workers in turn."""
-    key, position = key_of(position), _as_tasks(core.state.datasets[job.dataset_id].info, position)
+    key, position = key_of(position), _as_tasks(position)
     core.record(
         r.IterationCreated(
             job=job.name,
@@ -199,21 +198,20 @@ def _entropy_at(core: Context, position: IterationPosition) -> int:
     return position.entropy or core.entropy
 
 
-def _as_tasks(info: DatasetInfo, position: IterationPosition) -> IterationPosition:
+def _as_tasks(position: IterationPosition) -> IterationPosition:
     """Put a position in the order of the splits into those terms in which an iteration is created.
 
     One task makes the unit anew that was read in part; the units after it are assigned as usual.
     """
-    if position.unit is None or not info.providers:
+    if position.unit is None:
         return position
-    (provider,), at = info.providers, position.unit
-    first = at.unit * provider.unit
-    end = max(first, min(first + provider.unit, provider.count)) if at.skip else first
+    at = position.unit
+    end = at.unit_end if at.skip else at.unit
     unit = TaskPosition(
         entropy=position.entropy,
         skip=at.skip,
         skipped_errors=at.skipped_errors,
-        splits=(SplitRange(first=first, end=end),),
+        splits=(SplitRange(first=at.unit, end=end),),
     )
     return replace(position, tasks=(unit,) if at.skip else (), providers=(ProviderPosition(next=end),))
 

@@ -102,11 +102,6 @@ def _begin_repetition(core: Context, task: Task, provider: int, repetition: int)
 
 
 def _grant_size(provider: Provider, tasks: int, want: int) -> int:
-    """Half of an even share of the splits that are left, so that no task holds work that another could do.
-
-    A single unit, if elements come in the order of the splits.
-    """
+    """Half of an even share of the splits that are left, so that no task holds work that another could do."""
     left = provider.count - provider.next
-    if provider.unit:
-        return min(provider.unit, left)
     return max(1, min(want, left // (2 * max(1, tasks)), left))

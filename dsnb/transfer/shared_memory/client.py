@@ -228,7 +228,9 @@ class _SharedMemoryReadHandle(ReadHandle):
         elif header.kind == MessageKind.PROGRESS:
             self._sink.progress(header.a, header.b)
         elif header.kind == MessageKind.UNIT:
-            self._sink.note_unit(UnitMark(unit=header.a, index=header.b, ended=bool(header.c), skipped=header.d))
+            skipped = COUNT.unpack(text)[0] if text else 0
+            mark = UnitMark(unit=header.a, unit_end=header.b, index=header.c, ended=bool(header.d), skipped=skipped)
+            self._sink.note_unit(mark)
         elif header.kind == MessageKind.REFUSED:
             raise SharedMemoryRefused(text.decode())
         elif header.kind == MessageKind.FAIL:

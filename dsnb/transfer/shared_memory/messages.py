@@ -58,7 +58,7 @@ class MessageKind(enum.IntEnum):
     PROGRESS = 14  # a: complete_rounds, b: oldest_round
     PROOF = 15  # from the worker, first; text: its proof
     FILES = 16  # text: files that the task opened, as in ReadReply
-    UNIT = 17  # a: unit, b: index, c: 1 for its end, d: skipped
+    UNIT = 17  # a: unit, b: unit_end, c: index, d: 1 for its end; text: the number of skipped elements, if any
 
 
 class MessageHeader(NamedTuple):

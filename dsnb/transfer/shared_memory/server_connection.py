@@ -17,6 +17,7 @@ from dsnb.transfer.frame_codec import encode_slice
 from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink
 from dsnb.transfer.shared_memory.memory import ByteArray, ConsumedPage
 from dsnb.transfer.shared_memory.messages import (
+    COUNT,
     HEADER,
     RECEIVE_BYTES,
     MessageHeader,
@@ -134,7 +135,8 @@ class ServerConnection(Sink):
         self.send([pack_message(MessageKind.PROGRESS, complete_rounds, oldest_round)])
 
     def note_unit(self, mark: UnitMark) -> None:
-        self.send([pack_message(MessageKind.UNIT, mark.unit, mark.index, int(mark.ended), mark.skipped)])
+        skipped = COUNT.pack(mark.skipped) if mark.skipped else b""
+        self.send([pack_message(MessageKind.UNIT, mark.unit, mark.unit_end, mark.index, int(mark.ended), skipped)])
 
     def fail(self, error: Exception) -> None:
         self.send([pack_message(MessageKind.FAIL, text=encode_error(error, "Read"))])

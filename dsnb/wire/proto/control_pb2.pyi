@@ -11,14 +11,14 @@ class Empty(_message.Message):
     def __init__(self) -> None: ...
 
 class SplitProvider(_message.Message):
-    __slots__ = ("source", "count", "unit")
+    __slots__ = ("source", "count", "ordered")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
-    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_FIELD_NUMBER: _ClassVar[int]
     source: str
     count: int
-    unit: int
-    def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ..., unit: _Optional[int] = ...) -> None: ...
+    ordered: bool
+    def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ..., ordered: bool = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
     __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "libraries", "inexact_shard_reason", "unordered_reason")
@@ -177,14 +177,16 @@ class IterationPosition(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., providers: _Optional[_Iterable[_Union[ProviderPosition, _Mapping]]] = ..., num_shards: _Optional[int] = ..., inexact_reason: _Optional[str] = ..., entropy: _Optional[int] = ..., rounds: _Optional[int] = ..., gone_tasks: _Optional[_Iterable[_Union[TaskPosition, _Mapping]]] = ..., unit: _Optional[_Union[UnitPosition, _Mapping]] = ...) -> None: ...
 
 class UnitPosition(_message.Message):
-    __slots__ = ("unit", "skip", "skipped_errors")
+    __slots__ = ("unit", "unit_end", "skip", "skipped_errors")
     UNIT_FIELD_NUMBER: _ClassVar[int]
+    UNIT_END_FIELD_NUMBER: _ClassVar[int]
     SKIP_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_ERRORS_FIELD_NUMBER: _ClassVar[int]
     unit: int
+    unit_end: int
     skip: int
     skipped_errors: bool
-    def __init__(self, unit: _Optional[int] = ..., skip: _Optional[int] = ..., skipped_errors: bool = ...) -> None: ...
+    def __init__(self, unit: _Optional[int] = ..., unit_end: _Optional[int] = ..., skip: _Optional[int] = ..., skipped_errors: bool = ...) -> None: ...
 
 class TaskPosition(_message.Message):
     __slots__ = ("task_id", "incarnation", "entropy", "skip", "skipped_errors", "ended", "shard", "splits", "taken_over", "first_index", "pipeline_position", "trainers")

@@ -53,16 +53,18 @@ class FrameHeader(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., structure: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class UnitMark(_message.Message):
-    __slots__ = ("unit", "index", "ended", "skipped")
+    __slots__ = ("unit", "unit_end", "index", "ended", "skipped")
     UNIT_FIELD_NUMBER: _ClassVar[int]
+    UNIT_END_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     unit: int
+    unit_end: int
     index: int
     ended: bool
     skipped: int
-    def __init__(self, unit: _Optional[int] = ..., index: _Optional[int] = ..., ended: bool = ..., skipped: _Optional[int] = ...) -> None: ...
+    def __init__(self, unit: _Optional[int] = ..., unit_end: _Optional[int] = ..., index: _Optional[int] = ..., ended: bool = ..., skipped: _Optional[int] = ...) -> None: ...
 
 class ReadReply(_message.Message):
     __slots__ = ("header", "total", "padding", "end", "recalled", "granted", "codec", "raw_bytes", "blocks", "checksum", "progress", "complete_rounds", "oldest_round", "files", "unit_mark", "data", "joined")
