@@ -17,7 +17,7 @@ import msgspec
 
 from dsnb.cache.opened_files import FileState, OpenedFiles
 from dsnb.client.flow_control import CreditAccount
-from dsnb.client.unit_order import UnitPlace
+from dsnb.client.unit_order import UnitLocation
 from dsnb.transfer.frame_codec import damaged_message_error
 from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink, Transfer
 from dsnb.wire.messages import ClientUpdate, IndexRange, TaskHolding, TaskInfo
@@ -269,8 +269,8 @@ class Inbox:
         self.updates: deque[ClientUpdate] = deque()
         self.refusal: Exception | None = None
         self.cancelled = False
-        self.place: UnitPlace | None = None
-        """The place of what was taken last, if elements come in the order of the splits."""
+        self.location: UnitLocation | None = None
+        """The location of what was taken last, if elements come in the order of the splits."""
         self.opened_files: OpenedFiles | None = None
         """Records the files that the tasks opened; None if they need not be recorded."""
 

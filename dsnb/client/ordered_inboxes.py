@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import ReadOptions
 from dsnb.client.position import StartPosition, read_order_of
-from dsnb.client.unit_order import UnitOrder, UnitPlace
+from dsnb.client.unit_order import UnitLocation, UnitOrder
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import TaskInfo
 from dsnb.wire.unit_mark import UnitMark
@@ -81,7 +81,7 @@ class SplitOrderInbox(Inbox):
     It waits for the unit that is due, even if elements of later ones have arrived.
     """
 
-    def __init__(self, start: UnitPlace) -> None:
+    def __init__(self, start: UnitLocation) -> None:
         super().__init__()
         self._present: Sequence[TaskRead] = ()
         self._order: UnitOrder[TaskRead] = UnitOrder(self._is_over, start)
@@ -104,7 +104,7 @@ class SplitOrderInbox(Inbox):
         return self._order.ready()
 
     def take(self) -> tuple[TaskRead, FrameSlice]:
-        task_read, frame_slice, self.place = self._order.take()
+        task_read, frame_slice, self.location = self._order.take()
         return task_read, frame_slice
 
     def _clear_slices(self) -> None:
@@ -171,7 +171,7 @@ def inbox_for(options: ReadOptions, tasks: Sequence[TaskInfo], start_position: S
     if options.ordered:
         unit = start_position.position.unit if start_position is not None else None
         return SplitOrderInbox(
-            UnitPlace(unit=unit.unit, unit_end=unit.unit_end, before_in_unit=unit.skip) if unit else UnitPlace()
+            UnitLocation(unit=unit.unit, unit_end=unit.unit_end, before_in_unit=unit.skip) if unit else UnitLocation()
         )
     if start_position is not None and start_position.read_order:
         return ReplayInbox(read_order_of(start_position, [task.task_id for task in tasks]))

@@ -3,11 +3,11 @@
 Theory of operation. The ranks are trainers of a cross-trainer cache, so the elements are made once, and each rank
 receives all of them, in the same order. It yields element i of the iteration if i modulo `world_size` is its rank. So
 the ranks agree without a word: a step is `world_size` elements, and the end is the same step for all. A position is
-the place of the next step's first element, which is the same for all ranks, whatever their number.
+the location of the next step's first element, which is the same for all ranks, whatever their number.
 
 A rank waits for the last element of a step before it yields its own: otherwise some ranks could take a last step that
-others lack. A rank that comes back in the middle of an iteration knows from its place how many elements are before it,
-and goes on with the next whole step.
+others lack. A rank that comes back in the middle of an iteration knows from the location of the first element that it
+gets how many are before it, and goes on with the next whole step.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class RankStage(JobReader):
         """Leave out the rest of a step of which this rank had consumed the beginning when it was stopped."""
         origin = self._reader.slice_origin
         assert origin is not None
-        assert origin.place is not None
-        if origin.place.before is None:
+        assert origin.location is not None
+        if origin.location.before is None:
             self._buffer.clear()
             raise FailedPreconditionError(
                 f"rank {self._rank} joins an epoch that was begun, of which elements are lost, so it cannot tell which "
@@ -160,7 +160,7 @@ class RankStage(JobReader):
                 hint="load a saved position in all ranks, or begin anew under another job_name",
             )
         self._aligned = True
-        self._left_out = self._unconsumed_left_out = -origin.place.before % self._ranks
+        self._left_out = self._unconsumed_left_out = -origin.location.before % self._ranks
         received = min(self._left_out, len(run))
         del self._buffer[:received]
         self._reader.skip(self._left_out - received)

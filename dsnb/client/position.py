@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.client.options import ReadOptions
-from dsnb.client.unit_order import UnitPlace
+from dsnb.client.unit_order import UnitLocation
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.pipeline.engine.source_positions import no_position_error
 from dsnb.pipeline.engine.stage import Run, Stage
@@ -129,10 +129,10 @@ class History:
 
 
 class UnitEntry(msgspec.Struct, frozen=True):
-    """How many elements a reader had read when it began to read a unit of splits, and the place of the next one."""
+    """How many elements a reader had read when it began to read a unit of splits, and the location of the next one."""
 
     total: int
-    place: UnitPlace
+    location: UnitLocation
 
 
 class UnitHistory:
@@ -140,32 +140,36 @@ class UnitHistory:
 
     Args:
         total: Elements that lay before its start position.
-        place: The start position.
+        location: The start position.
     """
 
-    def __init__(self, total: int, place: UnitPosition) -> None:
+    def __init__(self, total: int, location: UnitPosition) -> None:
         self.total = total
-        start = UnitPlace(unit=place.unit, unit_end=place.unit_end, before_in_unit=place.skip)
+        start = UnitLocation(unit=location.unit, unit_end=location.unit_end, before_in_unit=location.skip)
         self._entries = deque([UnitEntry(total, start)])
-        self._units_with_errors: set[int] = {place.unit} if place.skipped_errors else set()
+        self._units_with_errors: set[int] = {location.unit} if location.skipped_errors else set()
         self._lock = threading.Lock()
 
-    def add(self, place: UnitPlace, at: int, count: int, *, failed: bool) -> None:
-        """Add elements of a unit that were delivered, from the one `at` elements after `place` on."""
-        before_in_unit = place.before_in_unit + at
+    def add(self, location: UnitLocation, at: int, count: int, *, failed: bool) -> None:
+        """Add elements of a unit that were delivered, from the one `at` elements after `location` on."""
+        before_in_unit = location.before_in_unit + at
         with self._lock:
             last = self._entries[-1]
-            expected = last.place.before_in_unit + self.total - last.total
-            if (place.unit, place.unit_end, before_in_unit) != (last.place.unit, last.place.unit_end, expected):
-                self._entries.append(UnitEntry(self.total, replace(place, before_in_unit=before_in_unit)))
+            expected = last.location.before_in_unit + self.total - last.total
+            if (location.unit, location.unit_end, before_in_unit) != (
+                last.location.unit,
+                last.location.unit_end,
+                expected,
+            ):
+                self._entries.append(UnitEntry(self.total, replace(location, before_in_unit=before_in_unit)))
                 if len(self._entries) > MAX_READ_ORDER:
-                    self._units_with_errors.discard(self._entries.popleft().place.unit)
+                    self._units_with_errors.discard(self._entries.popleft().location.unit)
             if failed:
-                self._units_with_errors.add(place.unit)
+                self._units_with_errors.add(location.unit)
             self.total += count
 
-    def place_after(self, count: int) -> UnitPosition:
-        """The place of the element after the first `count` elements.
+    def location_after(self, count: int) -> UnitPosition:
+        """The location of the element after the first `count` elements.
 
         Raises:
             FailedPreconditionError: `count` lies before what was recorded.
@@ -178,9 +182,9 @@ class UnitHistory:
                     "splits",
                     "let it hold fewer elements",
                 )
-            unit, skip = entry.place.unit, entry.place.before_in_unit + count - entry.total
+            unit, skip = entry.location.unit, entry.location.before_in_unit + count - entry.total
             errors = skip > 0 and unit in self._units_with_errors
-            return UnitPosition(unit=unit, unit_end=entry.place.unit_end, skip=skip, skipped_errors=errors)
+            return UnitPosition(unit=unit, unit_end=entry.location.unit_end, skip=skip, skipped_errors=errors)
 
 
 class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,15 +277,15 @@ def encode_rounds(
     return {**encoded, "root": pass_position.entropy}
 
 
-def encode_unit(iteration: int, skippable: int, place: UnitPosition, entropy: int) -> dict[str, Any]:
+def encode_unit(iteration: int, skippable: int, location: UnitPosition, entropy: int) -> dict[str, Any]:
     """Encode a position in the order of the splits, as plain data. It does not depend on tasks or readers."""
     return {
         "repetition": iteration,
         "behind": skippable,
         "root": entropy,
-        "unit": [place.unit, place.unit_end],
-        "skip": place.skip,
-        "failed": place.skipped_errors,
+        "unit": [location.unit, location.unit_end],
+        "skip": location.skip,
+        "failed": location.skipped_errors,
     }
 
 
@@ -318,13 +322,13 @@ class SliceOrigin(msgspec.Struct, frozen=True, kw_only=True):
         task_id: Their task.
         incarnation: The first incarnation of the task's sequence.
         index: The index of the first element in the sequence.
-        place: Its place, if elements come in the order of the splits.
+        location: Its location, if elements come in the order of the splits.
     """
 
     task_id: str
     incarnation: int
     index: int
-    place: UnitPlace | None = None
+    location: UnitLocation | None = None
 
 
 class PositionTracker:
@@ -394,31 +398,33 @@ class UnitPositionTracker(PositionTracker):
     Args:
         iteration: Number of the iteration.
         start: Elements of the iteration that lay before the start position.
-        place: The start position.
+        location: The start position.
         on_end: Called with the position at the end, if another pass may follow in the same pipeline.
     """
 
-    def __init__(self, iteration: int, start: int, place: UnitPosition, on_end: Callable[[Any], None] | None) -> None:
+    def __init__(
+        self, iteration: int, start: int, location: UnitPosition, on_end: Callable[[Any], None] | None
+    ) -> None:
         super().__init__(iteration, start, on_end)
-        self._units = UnitHistory(start, place)
+        self._units = UnitHistory(start, location)
 
     @property
     def total(self) -> int:
         return self._units.total
 
     def add(self, origin: SliceOrigin, at: int, count: int, *, failed: bool = False) -> None:
-        assert origin.place is not None
-        self._units.add(origin.place, at, count, failed=failed)
+        assert origin.location is not None
+        self._units.add(origin.location, at, count, failed=failed)
 
     def _position_within(
         self, count: int, fetch: Callable[[], IterationPosition], received: Mapping[str, int]
     ) -> dict[str, Any]:
         del received
-        place = self._units.place_after(count)
+        location = self._units.location_after(count)
         self._pass_position = self._pass_position or fetch()
         if self._pass_position.inexact_reason:
             raise no_position_error(self._pass_position.inexact_reason)
-        return encode_unit(self._iteration, count, place, self._pass_position.entropy)
+        return encode_unit(self._iteration, count, location, self._pass_position.entropy)
 
 
 def tracker_for(
@@ -428,8 +434,8 @@ def tracker_for(
     start = start_position.skippable if start_position is not None else 0
     if not options.ordered:
         return PositionTracker(iteration, start, on_end)
-    place = start_position.position.unit if start_position is not None else None
-    return UnitPositionTracker(iteration, start, place or UnitPosition(), on_end)
+    location = start_position.position.unit if start_position is not None else None
+    return UnitPositionTracker(iteration, start, location or UnitPosition(), on_end)
 
 
 def decode_position(state: Any) -> StartPosition:
@@ -451,13 +457,13 @@ def decode_end(state: Any) -> tuple[int, int] | None:
 def _decode_position(state: Any) -> StartPosition:
     if "unit" in state:
         unit, unit_end = state["unit"]
-        place = UnitPosition(
+        location = UnitPosition(
             unit=unit + 0, unit_end=unit_end + 0, skip=state["skip"] + 0, skipped_errors=bool(state["failed"])
         )
         return StartPosition(
             iteration=state["repetition"] + 0,
             skippable=state["behind"] + 0,
-            position=IterationPosition(entropy=state["root"] + 0, unit=place),
+            position=IterationPosition(entropy=state["root"] + 0, unit=location),
             read_order=(),
         )
     tasks = tuple(

@@ -118,7 +118,6 @@ class ReadStage(JobReader):
         self._inbox.opened_files = opened_files
         self._joined, self._client_id, self.iteration = joined, joined.client_id, joined.iteration
         self._position_tracker = tracker_for(options, joined.iteration, start_position, on_end)
-        self._only_reader = False
         self._losses_received, self._instance, self._job = joined.loss_count, joined.instance, joined.job_name
         self._ended = joined.finished
         self._position_lock = threading.Lock()
@@ -136,7 +135,7 @@ class ReadStage(JobReader):
         self._slice_offset = self._element_bytes = 0
         self._consumption = ConsumptionTracker(self._tasks)
         self._tasks_lock = threading.RLock()
-        self._closing = self._rejoined = False
+        self._closing = self._rejoined = self._only_reader = False
         self._acknowledge_at = 0.0
         self._halted_tasks: tuple[TaskInfo, ...] = ()
         self._last_holdings: tuple[TaskHolding, ...] = ()
@@ -487,7 +486,7 @@ class ReadStage(JobReader):
             # A reassigned task has a higher incarnation but continues the numbering of its sequence.
             incarnation=min(piece.incarnation, hold.info.sequence_incarnation),
             index=piece.index,
-            place=self._inbox.place,
+            location=self._inbox.location,
         )
         hold.reset_attempts()
         self._slice_elements, self._slice_offset = (), 0

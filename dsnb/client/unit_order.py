@@ -11,7 +11,7 @@ and the next unit that a task has is due.
 A worker that takes a task over announces its unfinished units again, and may make one of several. Then the unit that is
 due ends where the new one does.
 
-So each element has a place: its unit, and how many elements of the unit are before it. A reader that joins late gets
+So each element has a location: its unit, and how many elements of the unit are before it. A reader that joins late gets
 the marks of earlier units too, so it also knows how many elements are before it in all.
 """
 
@@ -30,7 +30,7 @@ from dsnb.wire.unit_mark import UnitMark
 TaskT = TypeVar("TaskT")
 
 
-class UnitPlace(msgspec.Struct, frozen=True, kw_only=True):
+class UnitLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Where an element is in the order of an epoch.
 
     Attributes:
@@ -97,10 +97,10 @@ class UnitOrder(Generic[TaskT]):
 
     Args:
         is_over: Whether a task delivers nothing more.
-        start: The place at which the iteration began.
+        start: The location at which the iteration began.
     """
 
-    def __init__(self, is_over: Callable[[TaskT], bool], start: UnitPlace = UnitPlace()) -> None:  # noqa: B008 - frozen
+    def __init__(self, is_over: Callable[[TaskT], bool], start: UnitLocation = UnitLocation()) -> None:  # noqa: B008 - frozen
         self._is_over = is_over
         self.due = start.unit
         """The first split of the unit that is due."""
@@ -135,8 +135,8 @@ class UnitOrder(Generic[TaskT]):
         """Whether an element is next."""
         return self._task_with_next() is not None
 
-    def take(self) -> tuple[TaskT, FrameSlice, UnitPlace]:
-        """Take the next elements, all from one unit, with the place of the first one. Requires `ready`."""
+    def take(self) -> tuple[TaskT, FrameSlice, UnitLocation]:
+        """Take the next elements, all from one unit, with the location of the first one. Requires `ready`."""
         task = self._task_with_next()
         assert task is not None
         units = self._tasks[task]
@@ -148,7 +148,7 @@ class UnitOrder(Generic[TaskT]):
         units.next_index = piece.index + piece.count
         in_unit = piece.index - unit.first_index
         before = None if self._before_due is None else self._before_due + in_unit
-        return task, piece, UnitPlace(unit=self.due, unit_end=unit.unit_end, before_in_unit=in_unit, before=before)
+        return task, piece, UnitLocation(unit=self.due, unit_end=unit.unit_end, before_in_unit=in_unit, before=before)
 
     def clear(self) -> None:
         """Drop everything that waits; the same unit stays due."""

@@ -42,12 +42,12 @@ from dsnb.pipeline.operations.flat_map import FlatMap
 from dsnb.pipeline.operations.interleave import Interleave
 from dsnb.pipeline.operations.random_map import RandomMap
 from dsnb.pipeline.operations.with_options import build_pipeline, options_of
-from dsnb.pipeline.splits import shares_exactly
+from dsnb.pipeline.splits import shares_exactly, split_providers
 from dsnb.stopwatch import Stopwatch
 
 UNIT_S: Final = 0.05
 """About how much work a unit is. The reader waits for the unit that is due while its worker makes it."""
-UNIT_BYTES: Final = 1 << 20
+UNIT_BYTES: Final = 4 << 20
 """About how large the elements of a unit may be in all: workers keep those of later units until they are due."""
 
 UnitListener = Callable[[tuple[int, int], int, bool], None]
@@ -62,8 +62,9 @@ def wants_split_order(operation: Operation) -> bool:
 
 def _draws_by_split(operation: Operation) -> bool:
     """Whether something may draw at random for elements that have no number of their own in the source."""
-    numbered = True
-    for step in reversed(list(walk(operation))):
+    (provider,) = split_providers(operation)
+    numbered = provider.divisible
+    for step in walk(operation):  # the source first
         if isinstance(step, FlatMap | Interleave) or (isinstance(step, RandomMap) and not numbered):
             return True
         numbered = numbered and (not step.inputs or step.inputs_per_element > 0)

@@ -5,18 +5,18 @@ import random
 import numpy as np
 import pytest
 
-from dsnb.client.unit_order import UnitOrder, UnitPlace
+from dsnb.client.unit_order import UnitLocation, UnitOrder
 from dsnb.elements.frame import Frame, frames_of
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.unit_mark import UnitMark
 
-START = UnitPlace()
+START = UnitLocation()
 
 
 class Tasks:
     """Tasks "a", "b" and so on, and what comes of them in the order of their units."""
 
-    def __init__(self, names: str, start: UnitPlace = START) -> None:
+    def __init__(self, names: str, start: UnitLocation = START) -> None:
         self.over: set[str] = set()
         self.order: UnitOrder[str] = UnitOrder(self.over.__contains__, start)
         self.places: list[tuple[int, int, int | None]] = []
@@ -144,7 +144,7 @@ def test_a_unit_made_of_several_that_nobody_had_heard_of_begins_where_the_last_o
 
 
 def test_places_count_from_the_position_at_which_the_iteration_began() -> None:
-    tasks = Tasks("ab", UnitPlace(unit=3, unit_end=4, before_in_unit=5))
+    tasks = Tasks("ab", UnitLocation(unit=3, unit_end=4, before_in_unit=5))
     tasks.begin("b", 4, 0)
     tasks.send("b", 0, 40)
     tasks.begin("a", 3, 0, skipped=5)

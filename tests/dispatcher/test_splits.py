@@ -11,15 +11,7 @@ from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.handlers.orders import requested_task_order
 from dsnb.dispatcher.state import replay
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from dsnb.wire.messages import (
-    ClientReport,
-    EndRequest,
-    SplitGrant,
-    SplitProvider,
-    SplitsReply,
-    SplitsRequest,
-    TaskReport,
-)
+from dsnb.wire.messages import ClientReport, EndRequest, SplitGrant, SplitsReply, SplitsRequest, TaskReport
 from tests.dispatcher.actors import Pipeline
 from tests.dispatcher.model import SimClient, SimTask, SimWorker
 from tests.dispatcher.simulation import CONFIG, Service
@@ -546,10 +538,3 @@ def test_a_pass_that_all_clients_have_read_is_finished_although_the_dispatcher_i
     service.close(first)
     service.close(second)
     assert service.core.state.jobs["train"].iterations[0].finished
-
-
-def test_in_the_order_of_splits_an_answer_is_one_unit() -> None:
-    service, _, [(_, mine), (_, its)] = reading(10, workers=2, providers=(SplitProvider(count=10, unit=4),))
-    answers = [run_of(service.ask(task, want=want)) for task, want in ((mine, 1000), (its, 4), (mine, 4))]
-    assert answers == [(0, 4), (4, 8), (8, 10)]
-    assert service.ask(its).done

@@ -122,7 +122,9 @@ def test_all_ranks_take_the_same_steps(at_end: str) -> None:
         reads = [for_rank(rank, 4, svc, data, at_end=at_end) for rank in range(4)]
         lengths = [len(read) for read in reads]
         parts = together(4, lambda rank: [list(reads[rank]) for _ in range(2)])
-    last = {"drop": [], "repeat": [8, 9, 8, 8], "pad": [(8, False), (9, False), (8, True), (8, True)]}[at_end]
+    last: list[Any] = {"drop": [], "repeat": [8, 9, 8, 8], "pad": [(8, False), (9, False), (8, True), (8, True)]}[
+        at_end
+    ]
     for rank, epochs in enumerate(parts):
         full = [(number, False) if at_end == "pad" else number for number in (rank, 4 + rank)]
         assert epochs == [full + last[rank : rank + 1]] * 2
