@@ -1,4 +1,4 @@
-"""`dsnb jobs`, `dsnb workers`: list them; `dsnb job`, `dsnb worker drain`, `dsnb worker remove`: change one."""
+"""`dsnb jobs`, `dsnb workers`: list them; `dsnb receipt`: one job; `dsnb job`, `dsnb worker ...`: change one."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ Pause, resume or cancel a job.
 
 A paused job delivers nothing until it is resumed, and loses nothing. Cancelling a job ends each of its readers with an
 error that says who cancelled it."""
+RECEIPT_DESCRIPTION = """\
+Say what was delivered of an epoch of a job.
+
+Of how many elements, what is missing and what came twice, for each reader and for each worker that was lost. The exit
+code is 0 if each element is known to have come once, else 1."""
 DRAIN_DESCRIPTION = """\
 Have a worker finish its work and leave.
 
@@ -49,6 +54,10 @@ WORKERS_EXAMPLES = """\
 JOB_EXAMPLES = """\
   dsnb job pause train                    `dsnb jobs` lists their names
   dsnb job cancel train --service digits  of the service called `digits`"""
+
+RECEIPT_EXAMPLES = """\
+  dsnb receipt train             of the newest epoch of the job `train`
+  dsnb receipt train --epoch 1   of its first"""
 
 _JOB_COLUMNS = ("job", "mode", "state", "pass", "clients", "produced", "consumed", "lost_splits", "pipeline")
 _WORKER_COLUMNS = (
@@ -75,6 +84,14 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("action", choices=["pause", "resume", "cancel"], help="what to do with it")
     parser.add_argument("name", help="the job's name")
     _add_service_options(parser, "--service", "job")
+
+    parser = add_command(commands, "receipt", run_receipt, RECEIPT_DESCRIPTION, RECEIPT_EXAMPLES)
+    parser.add_argument("name", help="the job's name")
+    parser.add_argument("--epoch", type=int, help="the epoch, from 1 (default: the newest)")
+    default = "the service's name or address (default: the only one that runs here)"
+    parser.add_argument("--service", metavar="SERVICE", help=default)
+    add_token_file(parser)
+    add_json(parser, "print everything as one JSON object")
 
 
 def _add_service_options(parser: argparse.ArgumentParser, option: str, kind: str) -> None:
@@ -111,6 +128,16 @@ def run_worker(args: argparse.Namespace) -> int:
     state = _run_control(args)
     print(json.dumps({"worker": args.name, "state": state}) if args.as_json else f"worker {args.name} is {state}")
     return 0
+
+
+def run_receipt(args: argparse.Namespace) -> int:
+    """Print the receipt of an epoch; 1 unless each element is known to have come once."""
+    from dsnb.notebook.connect import connect
+
+    with connect(args.service, token_of(args)) as service:
+        found = service.receipt(args.name, args.epoch)
+    print(json.dumps(found.to_dict(), indent=2) if args.as_json else found)
+    return 0 if found.each_once else 1
 
 
 def _run_control(args: argparse.Namespace) -> str:

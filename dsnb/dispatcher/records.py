@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dsnb.monitor.receipt import Receipt
 from dsnb.wire.messages import DatasetInfo, Loss, ResumePosition, SplitGrant, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.schedule import Leftovers, RoundSchedule
 
@@ -154,10 +155,11 @@ class IterationDropped(Stored, frozen=True, kw_only=True):
 
 
 class IterationArchived(Stored, frozen=True, kw_only=True):
-    """Only the number of a finished iteration without clients is kept from now on."""
+    """Only the number of a finished iteration without clients, and its receipt, are kept from now on."""
 
     job: str
     iteration: int
+    receipt: Receipt | None = None
 
 
 class TaskCreated(Stored, frozen=True, kw_only=True):
@@ -188,11 +190,15 @@ class TaskUnassigned(Stored, frozen=True, kw_only=True):
 
 
 class TaskAssigned(Stored, frozen=True, kw_only=True):
-    """An unassigned task has a worker again, which begins at `start_position`; None for the beginning."""
+    """An unassigned task has a worker again, which begins at `start_position`; None for the beginning.
+
+    If that begins a new sequence, `delivered` is how many elements of the one before reached clients.
+    """
 
     task_id: str
     worker: str
     start_position: TaskPosition | None = None
+    delivered: int = 0
 
 
 class TaskEnded(Stored, frozen=True, kw_only=True):
@@ -200,17 +206,24 @@ class TaskEnded(Stored, frozen=True, kw_only=True):
 
 
 class TaskDropped(Stored, frozen=True, kw_only=True):
-    """A task is no more; if it `begins_again`, another one is created at its position."""
+    """A task is no more; if it `begins_again`, another one is created at its position.
+
+    `consumed` is what is known to be consumed of it, or to be held by clients; `expected` how many elements it would
+    have made, -1 if unknown.
+    """
 
     task_id: str
     begins_again: bool = False
+    consumed: tuple[TrainerPosition, ...] = ()
+    expected: int = -1
 
 
 class ClientJoined(Stored, frozen=True, kw_only=True):
     """A client joined an iteration; in a coordinated read it has this `consumer_index`.
 
     `holdings` are what it consumed and holds from before, if it was counted as lost and joined again. `complete_only`
-    says that its trainer must not lose elements of an iteration that it shares.
+    says that its trainer must not lose elements of an iteration that it shares. `previous_client_id` is who it was
+    before it was counted as lost.
     """
 
     client_id: str
@@ -220,14 +233,23 @@ class ClientJoined(Stored, frozen=True, kw_only=True):
     consumer_index: int = -1
     holdings: tuple[TaskHolding, ...] = ()
     complete_only: bool = False
+    previous_client_id: str = ""
 
 
 class ClientLeft(Stored, frozen=True, kw_only=True):
-    """A client left, or `died` without a leave message. `holdings` are what it reported as consumed."""
+    """A client left, or `died` without a leave message.
+
+    Attributes:
+        client_id: The client.
+        died: Whether it died.
+        holdings: What it reported as consumed; of tasks that are gone, also what it held and did not consume.
+        elements: How many elements it consumed by its own count; -1 if it did not say so.
+    """
 
     client_id: str
     died: bool = False
     holdings: tuple[TaskHolding, ...] = ()
+    elements: int = -1
 
 
 class ClientFinished(Stored, frozen=True, kw_only=True):
@@ -236,10 +258,12 @@ class ClientFinished(Stored, frozen=True, kw_only=True):
     Attributes:
         client_id: The client.
         holdings: What it consumed, if it had consumed all that it received; else None.
+        elements: How many elements that is by its own count; -1 if it had not consumed all.
     """
 
     client_id: str
     holdings: tuple[TaskHolding, ...] | None = None
+    elements: int = -1
 
 
 class RepetitionBegun(Stored, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ class DispatcherServicer:
             methods.SESSION: self.worker_stream,
             methods.GET_TASK: self.get_task,
             methods.GET_SPLITS: self.get_splits,
+            methods.RECEIPT: self.receipt,
             methods.STATUS: self.status,
             methods.WATCH: self.watch,
         }
@@ -226,6 +227,9 @@ class DispatcherServicer:
 
     def status(self, _request: m.Empty, _context: grpc.ServicerContext) -> bytes:
         return encode(self._dispatcher.status())
+
+    def receipt(self, request: m.ReceiptRequest, _context: grpc.ServicerContext) -> bytes:
+        return encode(self._dispatcher.receipt(request))
 
     def watch(self, request: m.WatchRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Send snapshots at an interval. A viewer that reads slowly gets fewer, and blocks no other call.

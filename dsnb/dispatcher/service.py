@@ -22,7 +22,7 @@ from dsnb.dispatcher.autoscaling import Autoscaling
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.core import Core
-from dsnb.dispatcher.handlers import orders, positions
+from dsnb.dispatcher.handlers import orders, positions, receipts
 from dsnb.dispatcher.handlers.jobs import known_job, unknown_client_error
 from dsnb.dispatcher.journal import Journal
 from dsnb.dispatcher.records import (
@@ -41,6 +41,7 @@ from dsnb.dispatcher.status import snapshot
 from dsnb.dispatcher.trainer_presence import TrainerPresence
 from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import CancelledError, FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
+from dsnb.monitor.receipt import Receipt
 from dsnb.monitor.snapshot import EventStatus, Snapshot
 from dsnb.wire.messages import (
     ClientReport,
@@ -49,6 +50,7 @@ from dsnb.wire.messages import (
     EndRequest,
     IterationPosition,
     PositionRequest,
+    ReceiptRequest,
     TaskReport,
     TrainerEviction,
     WorkerOrder,
@@ -503,6 +505,19 @@ class Dispatcher:
         return all(
             known.cancelled_by or known.client_id in self.client_outboxes for known in self.core.state.clients.values()
         )
+
+    def receipt(self, request: ReceiptRequest) -> Receipt:
+        """What was delivered of one epoch of a job.
+
+        Raises:
+            NotFoundError: there is no such job or epoch.
+        """
+        self.collect_reports()
+        with self._changed:
+            job = known_job(self.core, request.job_name)
+            clients = self.statistics.job(job.name).clients if job.clients else {}
+            elements = {client_id: report.elements for client_id, (_, report) in clients.items()}
+            return receipts.receipt(self.core, job, (request.epoch or job.newest + 1) - 1, elements)
 
     def status(self, *, request_reports: bool = True) -> Snapshot:
         """A snapshot of the service.

@@ -26,8 +26,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.dispatcher import records as r
+from dsnb.dispatcher.coverage import ReaderTally, TaskCoverage, add_reader, consumed_of, reader_left
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_ranges import Provider, SplitRanges, Unassignment, merge_positions
+from dsnb.monitor.receipt import Receipt
 from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, SplitRange, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges, ranges_from_json, ranges_to_json
 
@@ -35,6 +37,8 @@ NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """The states that a shard can have."""
 MAX_CANCELLED_JOBS = 100
 """How many names of cancelled jobs are kept, so that cancelling a job twice is not an error."""
+MAX_ARCHIVED_RECEIPTS = 1000
+"""How many receipts of archived iterations are kept of one job."""
 
 
 class Worker(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,6 +87,10 @@ class Task(msgspec.Struct, forbid_unknown_fields=True):
     """What is known to be consumed of the current sequence and is not reported again; `readers` is always empty."""
     worker_deaths: int = 0
     """How many workers died since the task last made progress."""
+    earlier_elements: int = 0
+    """How many elements of earlier sequences reached clients."""
+    restarts: int = 0
+    """How many earlier sequences there were."""
 
 
 class Iteration(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,6 +129,12 @@ class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     """Identifies the position at which the consumers of a coordinated read began; empty for the beginning."""
     first_client: int = 0
     """The lowest client number that can belong to this iteration."""
+    resumed: bool = False
+    """Whether it began at a reading position."""
+    gone_tasks: dict[str, TaskCoverage] = msgspec.field(default_factory=dict)
+    """What was delivered of tasks that were dropped."""
+    readers: dict[str, ReaderTally] = msgspec.field(default_factory=dict)
+    """How many elements each client consumed, by client id."""
 
 
 _ENTROPY_RANGE = 2**63
@@ -161,7 +175,9 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
     on_worker_loss: str = ""
     iterations: dict[int, Iteration] = msgspec.field(default_factory=dict)
     archived_iterations: Ranges = msgspec.field(default_factory=Ranges)
-    """Numbers of finished iterations of which nothing else is kept."""
+    """Numbers of finished iterations of which nothing else is kept but the receipt."""
+    receipts: dict[int, Receipt] = msgspec.field(default_factory=dict)
+    """The receipts of archived iterations, at most `MAX_ARCHIVED_RECEIPTS`; the oldest ones go first."""
     archived_lost_splits: int = 0
     """How many splits the archived iterations lost."""
     paused_by: str = ""
@@ -196,6 +212,8 @@ class Client(msgspec.Struct, forbid_unknown_fields=True):
     """Whether it was told that it has reached the end of its iteration."""
     final_holdings: tuple[TaskHolding, ...] | None = None
     """What it had consumed by then, if it had consumed everything that it received."""
+    final_elements: int = -1
+    """How many elements that is, by its own count."""
 
     def leaves_elements(self, *, died: bool) -> bool:
         """Whether it may leave elements to others, if it leaves now or died."""
@@ -300,6 +318,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             rounds=Rounds([""] * record.num_consumers) if record.num_consumers else None,
             position_key=record.position_key,
             first_client=self.next_numbers["client"],
+            resumed=record.resumed,
         )
         for provider, (repetition, following) in zip(
             job.iterations[record.iteration].providers, record.providers, strict=False
@@ -318,6 +337,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     def _iteration_dropped(self, record: r.IterationDropped) -> None:
         job = self.jobs[record.job]
         job.archived_iterations.remove(record.iteration, record.iteration + 1)
+        job.receipts.pop(record.iteration, None)
         iteration = job.iterations.pop(record.iteration, None)
         if iteration is not None:
             self._forget(iteration)
@@ -327,6 +347,10 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         iteration = job.iterations.pop(record.iteration)
         job.archived_iterations.add(record.iteration, record.iteration + 1)
         job.archived_lost_splits += sum(provider.lost for provider in iteration.providers)
+        if record.receipt is not None:
+            job.receipts.setdefault(record.iteration, record.receipt)
+        while len(job.receipts) > MAX_ARCHIVED_RECEIPTS:
+            del job.receipts[next(iter(job.receipts))]
         self._forget(iteration)
 
     def _forget(self, iteration: Iteration) -> None:
@@ -375,6 +399,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         begin = record.start_position
         if begin is None or not begin.taken_over:
             task.incarnation += 1  # clients said of the one before what they have of the old sequence
+            task.restarts, task.earlier_elements = task.restarts + 1, task.earlier_elements + record.delivered
             task.sequence_incarnation, task.all_splits, task.total_splits, task.consumed_positions = (
                 task.incarnation,
                 SplitRanges(),
@@ -405,8 +430,22 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         task = self.tasks.pop(record.task_id)
         iteration = self.iteration(task.job, task.iteration)
         iteration.tasks.remove(record.task_id)
+        iteration.gone_tasks[record.task_id] = self.coverage(task, record.consumed, record.expected)
         if iteration.rounds is not None:
             iteration.rounds.task_dropped(position_of(iteration, task), begins_again=record.begins_again)
+
+    def coverage(self, task: Task, consumed: Iterable[TrainerPosition], expected: int) -> TaskCoverage:
+        """What is known to be delivered of a task: what is recorded of it, and these positions."""
+        return TaskCoverage(
+            worker=self.worker_name(task),
+            sequence_incarnation=task.sequence_incarnation,
+            expected=expected,
+            consumed=consumed_of((*task.consumed_positions, *consumed)),
+            earlier_elements=task.earlier_elements,
+            restarts=task.restarts,
+            unfinished=_unfinished_splits(task) if task.unassignment is not None else (),
+            lost=task.unassignment is not None,
+        )
 
     def _client_joined(self, record: r.ClientJoined) -> None:
         self.clients[record.client_id] = Client(
@@ -422,15 +461,17 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         if iteration.rounds is not None:
             iteration.rounds.add_client(record.consumer_index, record.client_id)
         iteration.orphaned = False
-        self._add_consumed(record.trainer_id, record.job, record.holdings)
+        add_reader(iteration.readers, record.client_id, record.trainer_id, record.previous_client_id)
+        self._add_consumed(record.trainer_id, record.job, iteration, record.holdings)
         self.next_numbers["client"] += 1
 
     def _client_left(self, record: r.ClientLeft) -> None:
         client = self.clients.pop(record.client_id)
         if client.cancelled_by:
             return
-        self._add_consumed(client.trainer_id, client.job, record.holdings)
         iteration = self.iteration(client.job, client.iteration)
+        self._add_consumed(client.trainer_id, client.job, iteration, record.holdings)
+        reader_left(iteration.readers, record.client_id, record.elements)
         iteration.clients.remove(record.client_id)
         iteration.read &= not client.leaves_elements(died=record.died)
         if self._loses_trainer(client, iteration, record):
@@ -443,7 +484,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     def _client_finished(self, record: r.ClientFinished) -> None:
         client = self.clients[record.client_id]
-        client.finished, client.final_holdings = True, record.holdings
+        client.finished, client.final_holdings, client.final_elements = True, record.holdings, record.elements
         self.iteration(client.job, client.iteration).read = not self.jobs[client.job].cached
 
     def _loses_trainer(self, client: Client, iteration: Iteration, record: r.ClientLeft) -> bool:
@@ -452,12 +493,14 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             return False
         return all(self.clients[other].trainer_id != client.trainer_id for other in iteration.clients)
 
-    def _add_consumed(self, trainer_id: str, job: str, holdings: Iterable[TaskHolding]) -> None:
+    def _add_consumed(self, trainer_id: str, job: str, iteration: Iteration, holdings: Iterable[TaskHolding]) -> None:
         """Keep what a client consumed of tasks whose element numbers have not started again since."""
         trainer = trainer_id if self.jobs[job].cached else ""
         for holding in holdings:
-            task = self.tasks.get(holding.task_id)
-            if (
+            task, gone = self.tasks.get(holding.task_id), iteration.gone_tasks.get(holding.task_id)
+            if gone is not None:
+                gone.add_holding(holding)
+            elif (
                 task is not None
                 and task.job == job
                 and holding.consumed
@@ -567,6 +610,25 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     def export(self) -> str:
         """The whole state as JSON, with the tables in their order: for snapshots and for comparing two states."""
         return msgspec.json.encode(self, enc_hook=ranges_to_json).decode()
+
+
+_MAX_NAMED_RANGES = 100
+"""How many ranges of unfinished splits are kept of a lost task and a provider, the last ones."""
+
+
+def _unfinished_splits(task: Task) -> tuple[SplitRange, ...]:
+    """The splits of a task that were not consumed completely, by its worker's last report: the last that it got."""
+    found: list[SplitRange] = []
+    done = dict(enumerate(task.splits_done))
+    for provider, given in task.splits_given.items():
+        left, parts = given - done.get(provider, 0), list[SplitRange]()
+        for repetition, first, end in reversed(task.all_splits.by_provider.get(provider, [])):
+            if left > 0 and len(parts) < _MAX_NAMED_RANGES:
+                begin = max(first, end - left)
+                parts.append(SplitRange(provider=provider, repetition=repetition, first=begin, end=end))
+                left -= end - begin
+        found += reversed(parts)
+    return tuple(found)
 
 
 def state_from_json(text: str) -> State:

@@ -12,6 +12,7 @@ from dsnb.dispatcher.context import ConsumerState
 from dsnb.dispatcher.core import Core
 from dsnb.dispatcher.handlers.membership import JOBS_KEPT
 from dsnb.dispatcher.handlers.reassignment import guarantee
+from dsnb.dispatcher.handlers.receipts import receipt
 from dsnb.dispatcher.handlers.rounds import consumer_states, waits_for
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_history import SplitHistory
@@ -180,7 +181,18 @@ def _job(core: Core, job: Job, totals: JobTotals, split_history: SplitHistory | 
         stages=tuple(stages_of(totals)),
         guarantee=promised,
         guarantee_reason=why,
+        receipt=_receipt(core, job, newest),
     )
+
+
+def _receipt(core: Core, job: Job, newest: Iteration) -> str:
+    """The receipt of a job's newest epoch that is over, in one line; empty if there is none."""
+    for number in (newest.number, newest.number - 1):
+        iteration = job.iterations.get(number)
+        if number in job.receipts or (iteration is not None and iteration.finished):
+            if iteration is None or not iteration.clients:  # else its readers have yet to say what they consumed
+                return receipt(core, job, number).summary
+    return ""
 
 
 def _task(core: Core, task_id: str, report: TaskReport | None) -> TaskStatus:

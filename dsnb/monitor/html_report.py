@@ -114,6 +114,8 @@ def _job(job: JobStatus, snapshots: Sequence[Snapshot]) -> Iterable[str]:
     yield f'<p><code>{escape(job.pipeline)}</code></p><p class="soft">'
     yield f"{format_mode(job.mode)}, pass {job.iteration + 1}, {job.state}: "
     yield f"{format_count(job.produced)} elements produced, {format_count(job.consumed)} consumed</p>"
+    if job.receipt:
+        yield f"<p>{escape(job.receipt)}</p>"
     yield _throughput(job.name, snapshots)
     yield _table(trainer_table(job, _TRAINER_COLUMNS))
     if job.grants:

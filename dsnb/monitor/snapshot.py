@@ -242,6 +242,7 @@ class JobStatus(StatusRecord, JobParameters, frozen=True, kw_only=True):
         links: The transfer of each client and task.
         guarantee: How often each element comes if workers die: "exactly once", "at least once" or "at most once".
         guarantee_reason: Why it is not "exactly once"; empty if it is.
+        receipt: What was delivered of its newest epoch that is over, in one line; empty if there is none.
     """
 
     name: str
@@ -265,6 +266,7 @@ class JobStatus(StatusRecord, JobParameters, frozen=True, kw_only=True):
     links: tuple[LinkReport, ...] = ()
     guarantee: str = ""
     guarantee_reason: str = ""
+    receipt: str = ""
 
     def __repr__(self) -> str:
         from dsnb.monitor.status_text import job_lines  # the tables that it prints are made of the classes of this file

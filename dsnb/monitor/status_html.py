@@ -64,4 +64,5 @@ def job_html(job: JobStatus) -> str:
         f"{job.produced:,} elements produced, {job.consumed:,} consumed<br><code>{escape(job.pipeline)}</code></p>"
     )
     title += f"<p>{escape(guarantee_text(job))}</p>" if job.guarantee else ""
+    title += f"<p>{escape(job.receipt)}</p>" if job.receipt else ""
     return title + (html_table(trainer_table(job, _TRAINER_COLUMNS), bars=True) if job.trainers else "")

@@ -67,6 +67,8 @@ def job_lines(job: JobStatus) -> Iterator[str]:
     yield f"  {job.produced:,} elements produced, {job.consumed:,} consumed"
     if job.guarantee:  # not in recordings of earlier versions
         yield f"  {guarantee_text(job)}"
+    if job.receipt:
+        yield f"  {job.receipt}"
     yield from split_lines(job)
     for shard in job.shards:
         yield f"  shard {shard.shard} of {len(job.shards)}: {shard.state}{shard.worker and f' on {shard.worker}'}"

@@ -13,10 +13,11 @@ from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionErro
 from dsnb.monitor.controls import Controls, describe_caller
 from dsnb.monitor.formatting import format_time, plural
 from dsnb.monitor.metrics_feed import MetricsFeed
+from dsnb.monitor.receipt import Receipt
 from dsnb.monitor.run_file import RunWriter
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.status_html import status_tables
-from dsnb.monitor.watch import fetch_snapshot
+from dsnb.monitor.watch import fetch_receipt, fetch_snapshot
 from dsnb.notebook import display
 from dsnb.notebook.cluster import Cluster
 from dsnb.notebook.explaining import Explanation, explain_over
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _TIMEOUT = number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9)
 _EXPLAIN_SECONDS = number("pass a number of seconds, 1 or more, at most 3,600", above=0.0, most=3600.0)
 _INTERVAL = number("pass a number of seconds above 0, at most 86,400", above=0.0, most=86_400.0)
+_EPOCH = integer(1, hint="pass the number of an epoch, from 1; None is the newest")
 _HEIGHT = integer(1, 100_000, "pass a number of pixels, 1 to 100,000")
 
 
@@ -164,6 +166,33 @@ class DataService:
         if self._writers:
             return recorded_snapshots(self._writers[-1].path)
         return [sample.snapshot for sample in self._dashboard.feed.since(float("-inf"))]
+
+    @checked(job_name=text, epoch=optional(_EPOCH))
+    def receipt(self, job_name: str, epoch: int | None = None) -> Receipt:
+        """Return what was delivered of one epoch of a job: of how many elements, what is missing, what came twice.
+
+        Two counts that are made independently prove it: the numbers of the elements that were consumed, and each
+        reader's own count. A number that is not known, as after a reader was killed, is -1, and `notes` says why.
+        Receipts are kept as long as the job, of its newest 1,000 epochs, and survive a restart of the dispatcher.
+
+        Args:
+            job_name: The job.
+            epoch: The epoch, as the status shows it: 1 is the first. None for the newest.
+
+        Raises:
+            NotFoundError: there is no such job or epoch.
+            UnavailableError: the service does not answer.
+
+        Example:
+            >>> import dsnb
+            >>> with dsnb.start(workers=2) as svc:
+            ...     data = dsnb.Dataset.range(1000).apply(dsnb.distribute("distributed_epoch", svc, job_name="train"))
+            ...     count = len(list(data))
+            ...     svc.receipt("train")
+            epoch 1 of job 'train': 1,000 of 1,000 elements, each once
+        """
+        self._check_running()
+        return fetch_receipt(self.target, self._token, job_name, epoch or 0)
 
     @checked(path=path, every=_INTERVAL)
     def record(self, path: str | os.PathLike[str], every: float = 1.0) -> RunWriter:

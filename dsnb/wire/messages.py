@@ -307,6 +307,11 @@ class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: str = ""
 
 
+class ReceiptRequest(msgspec.Struct, frozen=True, kw_only=True):
+    job_name: str = ""
+    epoch: int = 0
+
+
 class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
     action: str = ""
     name: str = ""

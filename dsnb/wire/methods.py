@@ -59,6 +59,7 @@ FORGET = Method(_DISPATCHER, "Forget", m.ForgetRequest, m.Empty)
 SESSION = Method(_DISPATCHER, "Session", m.WorkerReport, m.WorkerOrder, "stream_stream")
 GET_TASK = Method(_DISPATCHER, "GetTask", m.TaskRequest, m.TaskOrder)
 GET_SPLITS = Method(_DISPATCHER, "GetSplits", m.SplitsRequest, m.SplitsReply)
+RECEIPT = Method(_DISPATCHER, "Receipt", m.ReceiptRequest, bytes)
 STATUS = Method(_DISPATCHER, "Status", m.Empty, bytes)
 WATCH = Method(_DISPATCHER, "Watch", m.WatchRequest, bytes, "unary_stream")
 

@@ -68,6 +68,21 @@ def test_jobs_and_workers_are_listed_for_people_and_for_scripts(service: dsnb.Da
 
 
 @pytest.mark.slow
+def test_the_receipt_of_an_epoch_is_printed_and_its_exit_code_says_whether_each_element_came_once(
+    service: dsnb.DataService,
+) -> None:
+    data = dsnb.Dataset.range(30).apply(dsnb.distribute("distributed_epoch", service, job_name="proved"))
+    assert len(list(data)) == 30
+    line = "epoch 1 of job 'proved': 30 of 30 elements, each once"
+    assert run("receipt", "proved", "--service", "commanded") == (0, f"{line}\n", "")
+    code, out, _ = run("receipt", "proved", "--service", "commanded", "--epoch", "1", "--json")
+    assert (code, json.loads(out)["delivered"]) == (0, 30)
+    code, _, errors = run("receipt", "proved", "--service", "commanded", "--epoch", "7")
+    assert code == 1
+    assert "there is no receipt of epoch 7 of job 'proved'" in errors
+
+
+@pytest.mark.slow
 def test_a_job_is_paused_resumed_and_cancelled(service: dsnb.DataService) -> None:
     with reading(service, max_outstanding_requests=4) as elements:
         assert run("job", "pause", "train", "--service", "commanded") == (0, "job 'train' is paused\n", "")

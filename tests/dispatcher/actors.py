@@ -507,6 +507,8 @@ class SimClient:
     """How many losses of the pass it knows of, those before it joined included."""
     cancelled: str = ""
     """Who cancelled its job, as it was told."""
+    elements: int = 0
+    """How many elements its user had."""
 
     @property
     def tasks(self) -> dict[str, tuple[int, str]]:

@@ -201,6 +201,7 @@ class Model:
         book = self._read_by[client.client_id]
         twice = len(book.twice)
         book.consume(client, task_id, sequence, number, value)
+        client.elements += 1
         self.seen.consumed += 1
         self.seen.twice += len(book.twice) - twice
 

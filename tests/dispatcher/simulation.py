@@ -395,7 +395,8 @@ class Service(Model):
         for hold in client.holds.values():
             hold.disconnect(client.client_id)
         del self.clients[client.client_id]
-        self.call(ClientReport(client_id=client.client_id, leaving=True, holdings=holdings))
+        elements = client.elements
+        self.call(ClientReport(client_id=client.client_id, leaving=True, holdings=holdings, elements=elements))
 
     def kill_client(self, client: SimClient, *, silently: bool = False) -> None:
         """Let a client's process die: its connection breaks, or with its host nobody notices."""
@@ -431,6 +432,7 @@ class Service(Model):
         joined = self.call(again)
         self.seen.came_back += 1
         self.silent.pop(client.client_id, None)
+        self.clients[joined.client_id].elements = client.elements
         return self.clients[joined.client_id]
 
     # ---- time

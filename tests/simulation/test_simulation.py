@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.checker import check
 from tests.simulation.found import FOUND, Found
 from tests.simulation.plan import Fault, Plan, draw, draw_long, draw_stalled
+from tests.simulation.receipts import check_receipt
 from tests.simulation.service import Service
 
 SEEDS = [pytest.param(range(40), id="few"), pytest.param(range(40, 400), id="many", marks=pytest.mark.slow)]
@@ -20,6 +21,7 @@ def run(plan: Plan) -> Service:
     try:
         service.run()
         check(service)
+        check_receipt(service)
     except BaseException:
         print(plan, *service.world.trace(), sep="\n")  # noqa: T201
         raise

@@ -41,7 +41,7 @@ def jobs(view: View) -> Html:
         actions=lambda name: _buttons(view, name, states[name]),
         row_classes=lambda name: _row_classes(states[name], is_shown=name == shown),
     )
-    return join(title, content, _pipeline(view.job))
+    return join(title, content, _pipeline(view.job), _receipt(view.job))
 
 
 def _row_classes(state: str, *, is_shown: bool) -> str:
@@ -61,3 +61,9 @@ def _pipeline(job: JobStatus | None) -> Html | None:
         return None
     steps = [step for part in job.pipeline.split(" | ") for step in (tag("span", "›"), tag("code", part))]
     return tag("p", tag("b", job.name), *steps, class_="pipeline", data_field="pipeline")
+
+
+def _receipt(job: JobStatus | None) -> Html | None:
+    if job is None or not job.receipt:
+        return None
+    return tag("p", job.receipt, class_="soft", data_field="receipt")

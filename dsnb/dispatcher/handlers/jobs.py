@@ -10,7 +10,15 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import cached_iterations, job_parameters, orders, positions, reassignment, shards
+from dsnb.dispatcher.handlers import (
+    cached_iterations,
+    job_parameters,
+    orders,
+    positions,
+    reassignment,
+    receipts,
+    shards,
+)
 from dsnb.dispatcher.handlers.datasets import known_dataset
 from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
@@ -18,7 +26,7 @@ from dsnb.monitor.formatting import format_mode
 from dsnb.pipeline.modes import MODES, STATIC_MODES
 from dsnb.wire.field_groups import JobParameters, shared
 from dsnb.wire.job_names import qualified_job_name
-from dsnb.wire.messages import ClientRelease, EndRequest, JoinReply, JoinRequest, TaskHolding
+from dsnb.wire.messages import ClientRelease, EndRequest, JoinReply, JoinRequest, TaskHolding, TrainerPosition
 
 MAX_FINISHED_ITERATIONS = 16
 """How many finished iterations of a job are kept in full; of older ones only the number is kept."""
@@ -66,6 +74,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
             consumer_index=request.consumer_index if job.num_consumers else -1,
             holdings=request.holdings,
             complete_only=request.complete_only,
+            previous_client_id=request.previous_client_id,
         )
     )
     core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
@@ -165,20 +174,30 @@ def _remove_former_client(core: Context, job: Job, consumer: int) -> None:
             remove_client(core, core.state.clients[before])
 
 
-def remove_client(core: Context, client: Client, reported: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
+def remove_client(
+    core: Context,
+    client: Client,
+    reported: tuple[TaskHolding, ...] = (),
+    *,
+    died: bool = False,
+    elements: int = -1,
+) -> None:
     """Remove a client from its iteration. Elements that it was sent and did not consume go to the other clients.
 
     What the client consumed, by the holdings `reported` now and before, is recorded: its workers may die before they
-    report it.
+    report it. So is how many `elements` it consumed, by its own count; -1 if it did not say so.
     """
     iteration = core.state.iteration(client.job, client.iteration)
     if died:  # what it reported when it confirmed its end may be all that is known of it
-        reported = reported or client.final_holdings or ()
+        reported, elements = reported or client.final_holdings or (), client.final_elements
     before = [table.pop(client.client_id, None) for table in core.transient.holdings.values()]
-    consumed = [
-        replace(holding, held=()) for holding in (*before, *reported) if holding is not None and holding.consumed
+    holdings = [
+        replace(holding, held=()) if holding.task_id in core.state.tasks else holding
+        for holding in (*before, *reported)
+        if holding is not None
     ]
-    core.record(r.ClientLeft(client_id=client.client_id, died=died, holdings=tuple(consumed)))
+    told = tuple(holding for holding in holdings if holding.consumed or holding.held)
+    core.record(r.ClientLeft(client_id=client.client_id, died=died, holdings=told, elements=elements))
     if client.leaves_elements(died=died):
         core.transient.iterations_without_departures.discard((client.job, client.iteration))
     core.transient.forget_client(client.client_id)
@@ -244,7 +263,9 @@ def confirm_end(core: Context, request: EndRequest) -> bool:
     if iteration.clients == [client.client_id]:
         end_all_tasks(core, client.job, iteration)
     else:  # recorded, as the dispatcher may be restarted before the last client leaves and thereby ends the iteration
-        core.record(r.ClientFinished(client_id=client.client_id, holdings=_consumed_holdings(request)))
+        holdings = _consumed_holdings(request)
+        elements = request.final_report.elements if request.final_report is not None and holdings is not None else -1
+        core.record(r.ClientFinished(client_id=client.client_id, holdings=holdings, elements=elements))
     return True
 
 
@@ -438,10 +459,23 @@ def fill_shards(core: Context, job: str, iteration: Iteration) -> None:
             core.instruct(e.NotifyClients(job=job, iteration=iteration.number))
 
 
-def drop_task(core: Context, task_id: str, *, begins_again: bool = False) -> None:
-    """Remove a task from its iteration and its worker; in a coordinated read another one may begin where it did."""
+def drop_task(
+    core: Context, task_id: str, *, begins_again: bool = False, received: tuple[TrainerPosition, ...] = ()
+) -> None:
+    """Remove a task from its iteration and its worker; in a coordinated read another one may begin where it did.
+
+    `received` is what its clients have of it, if that is known better than from the worker's last report.
+    """
     task = core.state.tasks[task_id]
-    core.record(r.TaskDropped(task_id=task_id, begins_again=begins_again))
+    expected = reassignment.expected_elements(core, core.state.jobs[task.job], task)
+    core.record(
+        r.TaskDropped(
+            task_id=task_id,
+            begins_again=begins_again,
+            consumed=received or receipts.reported_positions(core, task),
+            expected=-1 if expected is None else expected,
+        )
+    )
     core.transient.forget_progress(task_id)
     core.transient.holdings.pop(task_id, None)
     if task.worker:
@@ -472,7 +506,8 @@ def archive_iterations(core: Context, job: Job, kept: int) -> None:
     done = [number for number, it in sorted(job.iterations.items()) if it.finished and not it.clients and not it.tasks]
     for number in done[: max(0, len(done) - kept)]:
         core.transient.iterations_unread_since.pop((job.name, number), None)
-        core.record(r.IterationArchived(job=job.name, iteration=number))
+        receipt = receipts.receipt(core, job, number)
+        core.record(r.IterationArchived(job=job.name, iteration=number, receipt=receipt))
 
 
 def drop_job(core: Context, job: Job) -> None:

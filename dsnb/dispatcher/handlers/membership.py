@@ -363,7 +363,7 @@ def client_reported(core: Context, report: ClientReport) -> None:
     if report.consumer is not None:
         rounds.consumer_reported(core, client_id, report.consumer)
     if report.leaving:
-        remove_client(core, client_id, report.holdings)
+        remove_client(core, client_id, report.holdings, elements=report.elements)
         return
     reassignment.holdings_reported(core, client_id, report.holdings)
     if client_id not in core.state.clients:
@@ -383,8 +383,15 @@ def client_disconnected(core: Context, event: e.ClientDisconnected) -> None:
         core.transient.disconnected_clients.add(event.client_id)
 
 
-def remove_client(core: Context, client_id: str, holdings: tuple[TaskHolding, ...] = (), *, died: bool = False) -> None:
-    """Remove a client that leaves with these holdings, or that died.
+def remove_client(
+    core: Context,
+    client_id: str,
+    holdings: tuple[TaskHolding, ...] = (),
+    *,
+    died: bool = False,
+    elements: int = -1,
+) -> None:
+    """Remove a client that leaves with these holdings after so many elements, or that died.
 
     An iteration without clients is collected later; an anonymous job is dropped at once.
     """
@@ -397,7 +404,7 @@ def remove_client(core: Context, client_id: str, holdings: tuple[TaskHolding, ..
         return
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.iteration]
-    jobs.remove_client(core, client, holdings, died=died)
+    jobs.remove_client(core, client, holdings, died=died, elements=elements)
     if not iteration.finished:
         reassignment.count_undelivered(core, job.name, iteration, client.trainer_id, holdings)
     cached_iterations.finish_if_all_ended(core, job.name, iteration)

@@ -39,7 +39,7 @@ from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.handlers import cached_iterations, jobs, shards
 from dsnb.dispatcher.handlers.cached_iterations import is_endless
-from dsnb.dispatcher.split_ranges import Unassignment, merge_positions
+from dsnb.dispatcher.split_ranges import Unassignment, merge_positions, trainer_position
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker, entropy_of
 from dsnb.monitor.formatting import plural
 from dsnb.pipeline.registered import registered_inexact_reason
@@ -202,6 +202,7 @@ def reassign_or_give_up(core: Context, task: Task) -> None:
             task,
             worker,
             _takeover_position(core, task, trainers) if takes_over else _repeated_position(iteration, task),
+            trainers,
         )
 
 
@@ -279,13 +280,14 @@ def _is_overdue(core: Context, worker: Worker) -> bool:
     return core.transient.worker_deadlines.get(worker.uid, core.now) < core.now
 
 
-def _assign(core: Context, task: Task, worker: Worker, begin: TaskPosition) -> None:
+def _assign(core: Context, task: Task, worker: Worker, begin: TaskPosition, trainers: list[TrainerPosition]) -> None:
     before = task.unassignment
     assert before is not None
     if begin.first_index:
         _close_iteration(core, task)  # at once: the new worker begins without the first elements
     core.transient.holdings.pop(task.task_id, None)
-    core.record(r.TaskAssigned(task_id=task.task_id, worker=worker.uid, start_position=begin))
+    delivered = 0 if begin.taken_over else _received_count(trainers)
+    core.record(r.TaskAssigned(task_id=task.task_id, worker=worker.uid, start_position=begin, delivered=delivered))
     core.instruct(
         e.StartTask(worker=worker.uid, task_id=task.task_id),
         e.NotifyClients(job=task.job, iteration=task.iteration),
@@ -359,12 +361,14 @@ def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition
             _notify_loss(core, task, unassignment, trainer_id, splits, elements, restarts=restarts)
     core.transient.holdings.pop(task.task_id, None)
     if restarts and returned is not None:
-        core.record(r.TaskAssigned(task_id=task.task_id, worker=returned.uid))
+        delivered = _received_count(trainers)
+        core.record(r.TaskAssigned(task_id=task.task_id, worker=returned.uid, delivered=delivered))
         core.instruct(e.StartTask(worker=returned.uid, task_id=task.task_id))
     else:
         if iteration.shards:  # mark the shard as ended: beginning it again would repeat elements that arrived
             core.record(r.TaskEnded(task_id=task.task_id))
-        jobs.drop_task(core, task.task_id)
+        received = tuple(trainer_position(t.trainer_id, Ranges(_received_ranges(t))) for t in trainers)
+        jobs.drop_task(core, task.task_id, received=received)
         jobs.finish_if_tasks_ended(core, job.name, iteration)
     core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
 
@@ -386,7 +390,7 @@ def record_lost_splits(core: Context, task: Task, missing: Iterable[tuple[str, i
 
 def _missing_elements(core: Context, job: Job, task: Task, trainers: list[TrainerPosition]) -> list[tuple[str, int]]:
     """How many elements did not reach each trainer; -1 if that is unknown."""
-    expected = _expected_elements(core, job, task)
+    expected = expected_elements(core, job, task)
     if not job.cached:
         had = Ranges(part for trainer in trainers for part in _received_ranges(trainer))
         return [("", -1 if expected is None else max(0, expected - len(had)))]
@@ -423,7 +427,12 @@ def _received_ranges(trainer: TrainerPosition) -> Iterable[tuple[int, int]]:
             yield part.first, part.end
 
 
-def _expected_elements(core: Context, job: Job, task: Task) -> int | None:
+def _received_count(trainers: Iterable[TrainerPosition]) -> int:
+    """How many elements of a task clients have, consumed or not."""
+    return len(Ranges(part for trainer in trainers for part in _received_ranges(trainer)))
+
+
+def expected_elements(core: Context, job: Job, task: Task) -> int | None:
     """How many elements the task would have made of its shard or its splits; None if that is unknown."""
     dataset = core.state.datasets[job.dataset_id].info
     if dataset.cardinality < 0 or (task.start_position is not None and task.start_position.skipped_errors):

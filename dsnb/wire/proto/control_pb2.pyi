@@ -528,6 +528,74 @@ class ForgetRequest(_message.Message):
     dataset_id: str
     def __init__(self, job_name: _Optional[str] = ..., dataset_id: _Optional[str] = ...) -> None: ...
 
+class ReceiptRequest(_message.Message):
+    __slots__ = ("job_name", "epoch")
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    job_name: str
+    epoch: int
+    def __init__(self, job_name: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("job", "epoch", "mode", "cached", "over", "expected", "delivered", "missing", "twice", "readers", "parts", "notes")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    TWICE_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    mode: str
+    cached: bool
+    over: bool
+    expected: int
+    delivered: int
+    missing: int
+    twice: int
+    readers: _containers.RepeatedCompositeFieldContainer[ReaderReceipt]
+    parts: _containers.RepeatedCompositeFieldContainer[PartReceipt]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., over: bool = ..., expected: _Optional[int] = ..., delivered: _Optional[int] = ..., missing: _Optional[int] = ..., twice: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[ReaderReceipt, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartReceipt, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReaderReceipt(_message.Message):
+    __slots__ = ("reader", "state", "elements", "missing")
+    READER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    reader: str
+    state: str
+    elements: int
+    missing: int
+    def __init__(self, reader: _Optional[str] = ..., state: _Optional[str] = ..., elements: _Optional[int] = ..., missing: _Optional[int] = ...) -> None: ...
+
+class PartReceipt(_message.Message):
+    __slots__ = ("task_id", "worker", "state", "expected", "delivered", "splits", "split_count", "restarts")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    worker: str
+    state: str
+    expected: int
+    delivered: int
+    splits: _containers.RepeatedScalarFieldContainer[str]
+    split_count: int
+    restarts: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., state: _Optional[str] = ..., expected: _Optional[int] = ..., delivered: _Optional[int] = ..., splits: _Optional[_Iterable[str]] = ..., split_count: _Optional[int] = ..., restarts: _Optional[int] = ...) -> None: ...
+
 class ControlRequest(_message.Message):
     __slots__ = ("action", "name", "requested_by", "workers", "minimum", "maximum")
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -1173,7 +1241,7 @@ class RoundsStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerStatus, _Mapping]]] = ..., halted: bool = ..., dropped: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end", "on_worker_loss", "guarantee", "guarantee_reason", "ranks")
+    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end", "on_worker_loss", "guarantee", "guarantee_reason", "ranks", "receipt")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1203,6 +1271,7 @@ class JobStatus(_message.Message):
     GUARANTEE_FIELD_NUMBER: _ClassVar[int]
     GUARANTEE_REASON_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     name: str
     anonymous: bool
     dataset_id: str
@@ -1232,7 +1301,8 @@ class JobStatus(_message.Message):
     guarantee: str
     guarantee_reason: str
     ranks: int
-    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., guarantee: _Optional[str] = ..., guarantee_reason: _Optional[str] = ..., ranks: _Optional[int] = ...) -> None: ...
+    receipt: str
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., guarantee: _Optional[str] = ..., guarantee_reason: _Optional[str] = ..., ranks: _Optional[int] = ..., receipt: _Optional[str] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "host", "host_id", "tags")

@@ -1,0 +1,94 @@
+"""What is known of the delivery of an iteration: tables of gone tasks and of readers. Only records change them.
+
+Theory of operation. Elements of a task are numbered, and clients and workers report which numbers were consumed. For a
+task that exists, `Task.consumed_positions` has what is recorded; when the task is dropped, `TaskCoverage` keeps it,
+because clients may still report what they consumed. Independently of that, each reader counts what it consumed. The
+union of the numbers says what is missing; the sum of the counts, minus that, says what came twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from dsnb.wire.messages import IndexRange, SplitRange, TaskHolding, TrainerPosition
+from dsnb.wire.ranges import Ranges
+
+MAX_READERS: Final = 1000
+"""How many readers of an iteration are counted one by one; those that left first are then added up."""
+OTHERS: Final = "others"
+"""The name under which they are added up."""
+
+
+class ReaderTally(msgspec.Struct, forbid_unknown_fields=True):
+    """How many elements a reader consumed, by its own count; -1 if it has not left, or died without saying it."""
+
+    trainer_id: str
+    elements: int = -1
+    state: str = "reading"
+
+
+class TaskCoverage(msgspec.Struct, forbid_unknown_fields=True):
+    """What was delivered of a task, all clients together.
+
+    Attributes:
+        worker: The name of its last worker.
+        sequence_incarnation: The incarnation in which its element numbers began at 0.
+        expected: How many elements it would have made; -1 if unknown.
+        consumed: The numbers of the elements that were consumed.
+        earlier_elements: How many elements were consumed of its earlier sequences.
+        restarts: How many earlier sequences there were.
+        unfinished: If it was lost, the splits of which elements may be missing.
+        lost: Whether it was given up.
+    """
+
+    worker: str
+    sequence_incarnation: int
+    expected: int = -1
+    consumed: Ranges = msgspec.field(default_factory=Ranges)
+    earlier_elements: int = 0
+    restarts: int = 0
+    unfinished: tuple[SplitRange, ...] = ()
+    lost: bool = False
+
+    def add_holding(self, holding: TaskHolding) -> None:
+        """Add what a client consumed; what it held when the task was dropped, and did not consume, is missing."""
+        if holding.incarnation >= self.sequence_incarnation:
+            self.consumed.update(pairs(holding.consumed))
+            for first, end in pairs(holding.held):
+                self.consumed.remove(first, end)
+
+
+def pairs(parts: Iterable[IndexRange]) -> Iterable[tuple[int, int]]:
+    """Index ranges as (first, end)."""
+    return ((part.first, part.end) for part in parts)
+
+
+def consumed_of(positions: Iterable[TrainerPosition]) -> Ranges:
+    """The numbers of all elements that were consumed by these positions."""
+    ranges = Ranges()
+    for position in positions:
+        ranges.add(0, position.offset)
+        ranges.update(pairs(position.consumed))
+    return ranges
+
+
+def add_reader(readers: dict[str, ReaderTally], client_id: str, trainer_id: str, previous: str) -> None:
+    """Count a client that joined; one that was counted as lost and joined again goes on with its own count."""
+    tally = readers.pop(previous, None) if previous else None
+    readers[client_id] = ReaderTally(trainer_id if tally is None else tally.trainer_id)
+    gone = [name for name, one in readers.items() if one.state != "reading" and name != OTHERS]
+    if len(readers) > MAX_READERS and gone:
+        first, others = readers.pop(gone[0]), readers.setdefault(OTHERS, ReaderTally("", 0, "left"))
+        known = first.elements >= 0 and others.elements >= 0
+        others.elements = others.elements + first.elements if known else -1
+        others.state = "left" if known else "died"
+
+
+def reader_left(readers: dict[str, ReaderTally], client_id: str, elements: int) -> None:
+    """Note that a client is gone, and how many elements it consumed; -1 if it did not say so."""
+    tally = readers.get(client_id)
+    if tally is not None:
+        tally.elements, tally.state = elements, "died" if elements < 0 else "left"

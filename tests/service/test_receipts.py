@@ -1,0 +1,98 @@
+"""`svc.receipt`: what was delivered of an epoch, compared with the elements themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+import dsnb
+from dsnb.errors import DataLossWarning, NotFoundError
+from dsnb.notebook.service import DataService
+from tests.support.cluster import Cluster
+
+LENGTH = 2000
+READ_BEFORE = 300
+
+
+def slowly(x: int) -> int:
+    time.sleep(0.0005)
+    return x
+
+
+def numbers(service: DataService, *, deterministic: bool) -> dsnb.Dataset:
+    made = dsnb.Dataset.range(LENGTH).map(slowly, num_parallel_calls=2, deterministic=deterministic)
+    return made.apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
+
+
+def read_while_a_worker_is_killed(service: DataService, data: dsnb.Dataset) -> list[int]:
+    """All elements that arrive; a worker process is killed after the first few hundred."""
+    got: list[int] = []
+    for element in data:
+        got.append(int(element))
+        if len(got) == READ_BEFORE:
+            os.kill(service.status().workers[0].pid, signal.SIGKILL)
+    return got
+
+
+@pytest.mark.slow
+def test_each_element_came_once_although_a_worker_was_killed() -> None:
+    with dsnb.start(workers=2, isolation="process") as service:
+        got = read_while_a_worker_is_killed(service, numbers(service, deterministic=True))
+        found = service.receipt("train")
+    assert sorted(got) == list(range(LENGTH))
+    assert repr(found) == "epoch 1 of job 'train': 2,000 of 2,000 elements, each once"
+    assert found.each_once
+
+
+@pytest.mark.slow
+def test_what_did_not_arrive_is_told_exactly_and_is_among_the_splits_that_are_named() -> None:
+    with dsnb.start(workers=2, isolation="process") as service, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataLossWarning)
+        got = read_while_a_worker_is_killed(service, numbers(service, deterministic=False))
+        found = service.receipt("train")
+        shown = service.status().job("train").receipt
+    missing = set(range(LENGTH)) - set(got)
+    assert (found.over, found.expected, found.delivered) == (True, LENGTH, len(got))
+    assert (found.missing, found.twice) == (len(missing), 0)
+    ranges = [text.removesuffix(f" of range({LENGTH})").split(" to ") for part in found.parts for text in part.splits]
+    named = {
+        split for first, last in ranges for split in range(int(first.replace(",", "")), int(last.replace(",", "")) + 1)
+    }
+    assert missing <= named
+    assert shown == found.summary
+
+
+def test_a_receipt_survives_the_restart_of_the_dispatcher_in_its_folder(tmp_path: Path) -> None:
+    with Cluster(2, dispatcher={"work_dir": tmp_path}) as cluster:
+        service = cluster.service
+        data = dsnb.Dataset.range(LENGTH).apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
+        elements = iter(data)
+        got = [int(next(elements)) for _ in range(READ_BEFORE)]
+        cluster.restart_dispatcher()
+        got += [int(element) for element in elements]
+        before = service.receipt("train")
+        assert sorted(got) == list(range(LENGTH))
+        assert before.each_once
+        cluster.restart_dispatcher()
+        assert service.receipt("train") == before
+
+
+def test_each_trainer_of_the_cache_has_a_line_and_each_epoch_a_receipt() -> None:
+    with dsnb.start(workers=2) as service:
+        for trainer in ("a", "b"):
+            cache = dsnb.CrossTrainerCache(trainer, on_lag="wait")
+            data = dsnb.Dataset.range(100).apply(
+                dsnb.distribute("distributed_epoch", service, job_name="shared", cross_trainer_cache=cache)
+            )
+            assert len(list(data)) == 100
+        found = service.receipt("shared", 1)
+        assert "trainer 'a': 100 of 100 elements" in repr(found)
+        assert "<b>epoch 1 of job" in found._repr_html_()
+        assert found.to_dict()["expected"] == 100
+        with pytest.raises(NotFoundError, match="there is no receipt of epoch 9 of job 'shared'"):
+            service.receipt("shared", 9)
