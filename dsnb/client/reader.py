@@ -322,7 +322,10 @@ class ReadStage(JobReader):
             with self._tasks_lock:
                 self._closing = True
                 # Before the tasks close: the final report of the control stream contains it.
-                self._last_holdings = (*self._tasks.consumed_holdings(), *self._tasks.orphaned_holdings())
+                self._last_holdings = (
+                    *self._tasks.consumed_holdings(leaving=True),
+                    *self._tasks.orphaned_holdings(),
+                )
                 self._tasks.close()
             # A client whose end was confirmed is released already and sends no final report.
             self._control.close(released=self._last_position is not None)

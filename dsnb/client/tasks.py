@@ -187,15 +187,22 @@ class TaskTable:
         """How many elements of each task this reader has consumed."""
         return {hold.info.task_id: hold.account.consumed for hold in self._task_reads.values()}
 
-    def consumed_holdings(self, known_to_workers: Mapping[str, int] | None = None) -> tuple[TaskHolding, ...]:
+    def consumed_holdings(
+        self, known_to_workers: Mapping[str, int] | None = None, *, leaving: bool = False
+    ) -> tuple[TaskHolding, ...]:
         """What this reader has consumed of each task.
 
         Args:
             known_to_workers: For each task whose worker can read the count from the shared page: the count that it
                 read.
+            leaving: Whether to add what this reader holds of tasks without a worker. Such a task may be given up
+                already, and then no other reader gets that.
         """
         with self._inbox.lock:
-            return tuple(self._consumed_holding(hold, known_to_workers or {}) for hold in self._task_reads.values())
+            return tuple(
+                self._consumed_holding(hold, known_to_workers or {}, keeps_held=leaving and hold.info.unassigned)
+                for hold in self._task_reads.values()
+            )
 
     def orphaned_holdings(self) -> tuple[TaskHolding, ...]:
         """Unconsumed elements of abandoned tasks. No other reader gets them."""
@@ -204,10 +211,11 @@ class TaskTable:
         return tuple(replace(holding, consumed=(), unacked=0) for holding in dropped)
 
     @staticmethod
-    def _consumed_holding(task_read: TaskRead, known_to_workers: Mapping[str, int]) -> TaskHolding:
+    def _consumed_holding(task_read: TaskRead, known_to_workers: Mapping[str, int], *, keeps_held: bool) -> TaskHolding:
         holding, consumed = task_read.holding(), task_read.account.consumed
         late = consumed - known_to_workers.get(holding.task_id, consumed)
-        return replace(holding, received=consumed, held=(), unacked=max(holding.unacked, late))
+        held = holding.held if keeps_held else ()
+        return replace(holding, received=consumed, held=held, unacked=max(holding.unacked, late))
 
     def buffered_count(self) -> int:
         """Unconsumed elements in this reader's buffer, of tasks that other readers read as well."""

@@ -462,8 +462,22 @@ def test_a_local_reader_keeps_what_it_read_of_a_stopped_worker_until_another_one
     client.tasks.set_tasks((halted,))
     taken_over = replace(halted, unassigned=False, worker="w1", worker_uid="w1")
     client.tasks.set_tasks((taken_over,))
-    (holding,) = client.tasks.consumed_holdings()
+    (holding,) = client.tasks.consumed_holdings(leaving=True)
+    assert holding.held == (), "the next worker has it"
     assert (holding.received, holding.consumed) == (len(client.got), (IndexRange(first=0, end=len(client.got)),))
+    client.tasks.close()
+
+
+def test_a_reader_that_leaves_says_what_it_holds_of_a_task_without_a_worker(workers: list[Worker]) -> None:
+    client = Client()
+    before = workers[0].info()
+    client.tasks.set_tasks((before,))
+    client.tasks.maintain(time.monotonic())
+    wait_for(lambda: client.inbox.slices, what="elements that are not consumed")
+    client.tasks.set_tasks((replace(before, incarnation=2, unassigned=True),))
+    (staying,), (leaving,) = client.tasks.consumed_holdings(), client.tasks.consumed_holdings(leaving=True)
+    assert leaving.held
+    assert staying == replace(leaving, held=())
     client.tasks.close()
 
 

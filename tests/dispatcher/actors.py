@@ -542,12 +542,13 @@ class SimClient:
         self.follow()
         return tuple(self.holds[info.task_id].holding(info.incarnation) for info in halted)
 
-    def consumed_holdings(self) -> tuple[TaskHolding, ...]:
-        """What it consumed of each task, and what it has of those that are gone."""
-        consumed = [
-            replace(hold.holding(hold.info.incarnation), received=hold.consumed, held=())
-            for hold in self.holds.values()
-        ]
+    def consumed_holdings(self, *, leaving: bool = False) -> tuple[TaskHolding, ...]:
+        """What it consumed of each task, and what it has of those that are gone, or may be."""
+        consumed = []
+        for hold in self.holds.values():
+            holding = hold.holding(hold.info.incarnation)
+            held = holding.held if leaving and hold.info.unassigned else ()
+            consumed.append(replace(holding, received=hold.consumed, held=held))
         dropped = [replace(hold.holding(hold.info.incarnation), consumed=()) for hold in self.dropped if hold.buffer]
         return (*consumed, *dropped)
 

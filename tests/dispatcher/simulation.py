@@ -391,7 +391,7 @@ class Service(Model):
     def close(self, client: SimClient) -> None:
         """Let a client leave its tasks and say goodbye."""
         self.vanish(client)
-        holdings = client.consumed_holdings()
+        holdings = client.consumed_holdings(leaving=True)
         for hold in client.holds.values():
             hold.disconnect(client.client_id)
         del self.clients[client.client_id]

@@ -221,6 +221,26 @@ def test_replay_and_repeat_do_not_limit_the_work(rule: str, lost: int) -> None:
     assert service.lost(client) == lost
 
 
+def test_what_a_reader_holds_of_a_part_that_is_given_up_as_it_leaves_is_counted() -> None:
+    service = Service()
+    worker = service.add_worker("v")
+    dataset = service.countable(20, inexact_reason="it draws at random")
+    leaves, stays = service.join(dataset, "train"), service.join(dataset, "train")
+    service.ask(service.task(worker), want=8)
+    service.open(leaves)
+    for hold in leaves.holds.values():
+        service.send(leaves, hold, 2)
+    leaves.receive(2)
+    service.read(stays, 3)
+    service.kill(worker)
+    for client in (leaves, stays):
+        service.hear(client)
+    (provider,) = service.core.state.iteration("train", 0).providers
+    assert provider.lost == 3
+    service.close(leaves)  # it does not know yet that nobody makes the two elements again
+    assert provider.lost == 5
+
+
 def test_what_was_done_before_a_worker_began_again_does_not_make_up_for_what_it_loses_then() -> None:
     service, client, [(worker, task)] = reading(20, inexact_reason="it draws at random")
     service.ask(task, want=4)

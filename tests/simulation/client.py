@@ -371,7 +371,7 @@ class SimClient(Member):
         """Leave all tasks. The dispatcher hears of it when all workers know what was consumed."""
         self._handle_events()  # losses that were announced meanwhile
         self._released = released
-        self._last_holdings = (*self.tasks.consumed_holdings(), *self.tasks.orphaned_holdings())
+        self._last_holdings = (*self.tasks.consumed_holdings(leaving=True), *self.tasks.orphaned_holdings())
         self._leaving = True
         self.tasks.close()
         self.leave_if_closed()
