@@ -37,7 +37,7 @@ from dsnb.pipeline.operations.with_options import Options
 from dsnb.pipeline.registered import registered_inexact_reason, registered_support
 from dsnb.pipeline.sharding import made_deterministic, sharding_support
 from dsnb.pipeline.split_order import order_obstacle, wants_split_order
-from dsnb.pipeline.splits import shares_exactly, split_providers
+from dsnb.pipeline.splits import keeps_split_order, shares_exactly, split_providers
 from dsnb.pipeline.validate import dataset as dataset_rule
 from dsnb.wire.blobs import blob_pieces, split_bytes
 from dsnb.wire.channel import Channel, open_channel
@@ -413,6 +413,7 @@ def _register(
         inexact_reason=inexact_reason(operation, sources_have_positions=False),
         inexact_shard_reason=inexact_reason(made_deterministic(operation), sources_have_positions=False),
         unordered_reason=order_obstacle(operation) if wants_split_order(operation) else "",
+        in_split_order=keeps_split_order(operation),
         libraries=graph.fingerprint.libraries,
     )
     if options is not None:

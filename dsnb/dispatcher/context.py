@@ -9,8 +9,8 @@ import msgspec
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.events import Instruction
 from dsnb.dispatcher.records import Record
-from dsnb.dispatcher.state import State
-from dsnb.wire.messages import TaskHolding, TaskReport
+from dsnb.dispatcher.state import State, Task
+from dsnb.wire.messages import TaskHolding, TaskReport, TrainerPosition
 
 _MOST_LOST_READERS = 1000
 
@@ -100,6 +100,16 @@ class TransientState(msgspec.Struct):
             if reader.client_id == client_id:
                 return reader.consumed
         return self.lost_readers.get((client_id, task_id))
+
+    def consumed_positions(self, task: Task) -> tuple[TrainerPosition, ...]:
+        """What each trainer consumed of a task, by the last report of its worker."""
+        progress = self.progress.get(task.task_id)
+        if progress is None or progress.incarnation != task.incarnation:
+            return ()
+        return tuple(
+            TrainerPosition(trainer_id=trainer.trainer_id, consumed=trainer.consumed_ranges)
+            for trainer in progress.trainers
+        )
 
     def forget_worker(self, uid: str) -> None:
         """Drop what is kept about a worker that is gone."""

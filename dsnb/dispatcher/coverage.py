@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from dsnb.dispatcher.split_ranges import SplitRanges
 from dsnb.wire.messages import IndexRange, SplitRange, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
@@ -40,8 +42,11 @@ class TaskCoverage(msgspec.Struct, forbid_unknown_fields=True):
         consumed: The numbers of the elements that were consumed.
         earlier_elements: How many elements were consumed of its earlier sequences.
         restarts: How many earlier sequences there were.
-        unfinished: If it was lost, the splits of which elements may be missing.
         lost: Whether it was given up.
+        splits: If it was, the splits that it was given, in order.
+        unconsumed_splits: By provider, how many of the last of these its worker had not reported as consumed.
+        skipped: How many elements of `splits` come before the first one of its sequence.
+        shard: Its shard; -1 in the modes without shards.
     """
 
     worker: str
@@ -50,15 +55,52 @@ class TaskCoverage(msgspec.Struct, forbid_unknown_fields=True):
     consumed: Ranges = msgspec.field(default_factory=Ranges)
     earlier_elements: int = 0
     restarts: int = 0
-    unfinished: tuple[SplitRange, ...] = ()
     lost: bool = False
+    splits: SplitRanges = msgspec.field(default_factory=SplitRanges)
+    unconsumed_splits: dict[int, int] = msgspec.field(default_factory=dict)
+    skipped: int = 0
+    shard: int = -1
 
     def add_holding(self, holding: TaskHolding) -> None:
         """Add what a client consumed; what it held when the task was dropped, and did not consume, is missing."""
+        self.add_consumed(holding)
         if holding.incarnation >= self.sequence_incarnation:
-            self.consumed.update(pairs(holding.consumed))
             for first, end in pairs(holding.held):
                 self.consumed.remove(first, end)
+
+    def add_consumed(self, holding: TaskHolding) -> None:
+        """Add what a client consumed."""
+        if holding.incarnation >= self.sequence_incarnation:
+            self.consumed.update(pairs(holding.consumed))
+
+    def missing(self) -> Ranges:
+        """The numbers of the elements that were not delivered, if `expected` is known."""
+        numbers = Ranges([(0, self.expected)])
+        for first, end in self.consumed:
+            numbers.remove(first, end)
+        return numbers
+
+    def missing_splits(self) -> list[SplitRange]:
+        """The splits of the missing elements, if the elements come in the order of the splits, one from each."""
+        missing, found, at = self.missing(), list[SplitRange](), -self.skipped
+        for run in self.splits.ranges():
+            following = at + run.end - run.first
+            found += (
+                replace(run, first=run.end - following + first, end=run.end - following + end)
+                for first, end in missing.within(at, following)
+            )
+            at = following
+        return found
+
+    def last_splits(self) -> list[SplitRange]:
+        """The splits that were not consumed completely, by the worker's last report: its last ones."""
+        left, found = dict(self.unconsumed_splits), list[SplitRange]()
+        for run in reversed(self.splits.ranges()):
+            first = max(run.first, run.end - left.get(run.provider, 0))
+            if first < run.end:
+                left[run.provider] -= run.end - first
+                found.append(replace(run, first=first))
+        return found[::-1]
 
 
 def pairs(parts: Iterable[IndexRange]) -> Iterable[tuple[int, int]]:

@@ -430,12 +430,17 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         task = self.tasks.pop(record.task_id)
         iteration = self.iteration(task.job, task.iteration)
         iteration.tasks.remove(record.task_id)
-        iteration.gone_tasks[record.task_id] = self.coverage(task, record.consumed, record.expected)
+        iteration.gone_tasks[record.task_id] = self.coverage(
+            task, record.consumed, record.expected, lost=task.unassignment is not None
+        )
         if iteration.rounds is not None:
             iteration.rounds.task_dropped(position_of(iteration, task), begins_again=record.begins_again)
 
-    def coverage(self, task: Task, consumed: Iterable[TrainerPosition], expected: int) -> TaskCoverage:
+    def coverage(
+        self, task: Task, consumed: Iterable[TrainerPosition], expected: int, *, lost: bool = False
+    ) -> TaskCoverage:
         """What is known to be delivered of a task: what is recorded of it, and these positions."""
+        done = dict(enumerate(task.splits_done))
         return TaskCoverage(
             worker=self.worker_name(task),
             sequence_incarnation=task.sequence_incarnation,
@@ -443,8 +448,11 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             consumed=consumed_of((*task.consumed_positions, *consumed)),
             earlier_elements=task.earlier_elements,
             restarts=task.restarts,
-            unfinished=_unfinished_splits(task) if task.unassignment is not None else (),
-            lost=task.unassignment is not None,
+            lost=lost,
+            splits=task.all_splits if lost else SplitRanges(),
+            unconsumed_splits={n: given - done.get(n, 0) for n, given in task.splits_given.items()} if lost else {},
+            skipped=task.start_position.skip if task.start_position is not None else 0,
+            shard=task.shard,
         )
 
     def _client_joined(self, record: r.ClientJoined) -> None:
@@ -610,25 +618,6 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     def export(self) -> str:
         """The whole state as JSON, with the tables in their order: for snapshots and for comparing two states."""
         return msgspec.json.encode(self, enc_hook=ranges_to_json).decode()
-
-
-_MAX_NAMED_RANGES = 100
-"""How many ranges of unfinished splits are kept of a lost task and a provider, the last ones."""
-
-
-def _unfinished_splits(task: Task) -> tuple[SplitRange, ...]:
-    """The splits of a task that were not consumed completely, by its worker's last report: the last that it got."""
-    found: list[SplitRange] = []
-    done = dict(enumerate(task.splits_done))
-    for provider, given in task.splits_given.items():
-        left, parts = given - done.get(provider, 0), list[SplitRange]()
-        for repetition, first, end in reversed(task.all_splits.by_provider.get(provider, [])):
-            if left > 0 and len(parts) < _MAX_NAMED_RANGES:
-                begin = max(first, end - left)
-                parts.append(SplitRange(provider=provider, repetition=repetition, first=begin, end=end))
-                left -= end - begin
-        found += reversed(parts)
-    return tuple(found)
 
 
 def state_from_json(text: str) -> State:

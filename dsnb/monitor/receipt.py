@@ -40,9 +40,10 @@ class PartReceipt(StatusRecord, frozen=True, kw_only=True):
         state: "running", "done", or "lost" if its worker is gone and no other one could continue.
         expected: How many elements its shard, its splits or its pass has.
         delivered: How many of them were delivered.
-        splits: If it was lost, the splits that may not have been delivered completely, as in
-            "120 to 142 of range(10000)".
-        split_count: How many splits these are.
+        missing_at: If it was lost, what did not arrive, as in "splits 120 to 142 of range(10000)" or "elements 7 to 9
+            of shard 2".
+        exact: Whether all of that is missing. Otherwise what is missing is part of it: the worker had not reported
+            these splits as consumed, and the pipeline does not keep their order, or makes another number of elements.
         restarts: How often it began again from its first element, or with its unfinished splits.
     """
 
@@ -51,8 +52,8 @@ class PartReceipt(StatusRecord, frozen=True, kw_only=True):
     state: str
     expected: int = UNKNOWN
     delivered: int = 0
-    splits: tuple[str, ...] = ()
-    split_count: int = 0
+    missing_at: tuple[str, ...] = ()
+    exact: bool = False
     restarts: int = 0
 
     @property
@@ -162,9 +163,7 @@ def _ending(reader: ReaderReceipt) -> str:
 
 def _part_line(part: PartReceipt) -> str:
     of = "" if part.expected == UNKNOWN else f" of {part.expected:,}"
-    # Which of its last splits are missing is known only if all are, by the worker's last report.
-    among = "splits" if part.missing == part.split_count else "among splits"
-    splits = f" ({among} {', '.join(part.splits)})" if part.splits else ""
+    places = f" ({'' if part.exact else 'among '}{', '.join(part.missing_at)})" if part.missing_at else ""
     again = f"; it began again {plural(part.restarts, 'time')}" if part.restarts else ""
     missing = f", {part.missing:,} did not arrive" if part.missing > 0 and part.state != "running" else ""
-    return f"part of worker {part.worker} ({part.state}): {part.delivered:,}{of} elements{missing}{splits}{again}"
+    return f"part of worker {part.worker} ({part.state}): {part.delivered:,}{of} elements{missing}{places}{again}"

@@ -116,6 +116,19 @@ def _cuts_at_multiples(operation: Operation) -> bool:
     return operation.inputs_per_element > 0 and _cuts_at_multiples(operation.inputs[0])
 
 
+def keeps_split_order(operation: Operation) -> bool:
+    """Whether a tree's elements come in the order of the splits that they are made of, if it runs deterministically.
+
+    Example:
+        >>> from dsnb.pipeline.dataset import Dataset
+        >>> numbers = Dataset.range(10)
+        >>> keeps_split_order(numbers.batch(4).operation), keeps_split_order(numbers.shuffle(4).operation)
+        (True, False)
+    """
+    kept = not operation.inputs or (operation.inputs_per_element > 0 and not operation.rearranges)
+    return kept and all(map(keeps_split_order, operation.inputs))
+
+
 class SplitCursor:
     """The splits that one source must read in this iteration: all of them, or those that the feed returns.
 

@@ -37,6 +37,7 @@ class DatasetInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     libraries: tuple[str, ...] = ()
     inexact_shard_reason: str = ""
     unordered_reason: str = ""
+    in_split_order: bool = False
 
 
 class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,8 +91,44 @@ def test_what_a_lost_worker_did_not_deliver_is_counted_with_its_splits(restarts:
     missing = given.end - given.first - 3
     assert (found.delivered, found.missing, found.twice) == (40 - missing, missing, 0)
     lost = found.parts[0]
-    assert lost.splits == (f"{given.first + 3} to {given.end - 1} of range(40)",)
-    assert f"{missing} did not arrive (splits {given.first + 3} to {given.end - 1} of range(40))" in str(found)
+    assert lost.missing_at == (f"splits {given.first + 3} to {given.end - 1} of range(40)",)
+    assert not lost.exact
+    assert f"{missing} did not arrive (among splits {given.first + 3} to {given.end - 1} of range(40))" in str(found)
+
+
+def test_the_missing_splits_are_named_exactly_if_elements_come_in_their_order() -> None:
+    service = Service()
+    worker, _ = service.add_worker("v"), service.add_worker("w")
+    dataset = service.countable(40, in_split_order=True)
+    one, other = (service.join(dataset, "train", on_worker_loss="drop") for _ in range(2))
+    given = service.ask(service.task(worker), want=8)
+    service.open(one)
+    for hold in one.holds.values():
+        service.send(one, hold, 2)
+    one.receive(2)
+    service.read(other, 3)
+    service.report(worker)
+    service.kill(worker)
+    for client in (one, other):
+        service.hear(client)
+    service.close(one)  # it has the first two elements, and did not consume them
+    read_to_the_end(service, other)
+    found = told(service)
+    lost = found.parts[0]
+    assert (lost.exact, lost.missing_at) == (True, ("splits 0 to 1 of range(40)", "splits 5 to 7 of range(40)"))
+    assert (given.first, given.end, found.missing, found.twice) == (0, 8, 5, 0)
+
+
+def test_the_missing_elements_of_a_shard_are_named() -> None:
+    service = Service()
+    worker, _ = service.add_worker("v"), service.add_worker("w")
+    client = service.join(service.register(cardinality=20), "train", mode="DATA", on_worker_loss="drop")
+    service.make(service.task(worker), 4)
+    had = service.read(client, 4)
+    service.kill(worker)
+    service.hear(client)
+    read_to_the_end(service, client)
+    assert told(service).parts[0].missing_at == (f"elements {len(had)} to 9 of shard 0",)
 
 
 def test_a_lost_worker_of_data_of_unknown_length_makes_the_number_unknown() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import dsnb
 from dsnb.errors import DataLossWarning, NotFoundError
+from dsnb.monitor.receipt import Receipt
 from dsnb.notebook.service import DataService
 from tests.support.cluster import Cluster
 
@@ -24,9 +25,18 @@ def slowly(x: int) -> int:
     return x
 
 
-def numbers(service: DataService, *, deterministic: bool) -> dsnb.Dataset:
+def numbers(service: DataService, *, deterministic: bool, on_worker_loss: str | None = None) -> dsnb.Dataset:
     made = dsnb.Dataset.range(LENGTH).map(slowly, num_parallel_calls=2, deterministic=deterministic)
-    return made.apply(dsnb.distribute("distributed_epoch", service, job_name="train"))
+    return made.apply(dsnb.distribute("distributed_epoch", service, job_name="train", on_worker_loss=on_worker_loss))
+
+
+def numbers_at(found: Receipt) -> set[int]:
+    """The numbers of all splits that a receipt names, as in "splits 1,203 to 1,210 of range(2000)"."""
+    places = [
+        place.removesuffix(f" of range({LENGTH})").replace(",", "") for p in found.parts for place in p.missing_at
+    ]
+    spans = [[int(word) for word in place.split() if word.isdigit()] for place in places]
+    return {number for span in spans for number in range(span[0], span[-1] + 1)}
 
 
 def read_while_a_worker_is_killed(service: DataService, data: dsnb.Dataset) -> list[int]:
@@ -59,12 +69,19 @@ def test_what_did_not_arrive_is_told_exactly_and_is_among_the_splits_that_are_na
     missing = set(range(LENGTH)) - set(got)
     assert (found.over, found.expected, found.delivered) == (True, LENGTH, len(got))
     assert (found.missing, found.twice) == (len(missing), 0)
-    ranges = [text.removesuffix(f" of range({LENGTH})").split(" to ") for part in found.parts for text in part.splits]
-    named = {
-        split for first, last in ranges for split in range(int(first.replace(",", "")), int(last.replace(",", "")) + 1)
-    }
-    assert missing <= named
+    assert missing <= numbers_at(found)
     assert shown == found.summary
+
+
+@pytest.mark.slow
+def test_what_did_not_arrive_of_ordered_data_is_named_exactly() -> None:
+    with dsnb.start(workers=2, isolation="process") as service, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataLossWarning)
+        got = read_while_a_worker_is_killed(service, numbers(service, deterministic=True, on_worker_loss="drop"))
+        found = service.receipt("train")
+    missing = set(range(LENGTH)) - set(got)
+    assert len(missing) == found.missing
+    assert missing == numbers_at(found)
 
 
 def test_a_receipt_survives_the_restart_of_the_dispatcher_in_its_folder(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from dsnb.errors import DsnbError, UnavailableError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.determinism import inexact_reason
 from dsnb.pipeline.sharding import made_deterministic
-from dsnb.pipeline.splits import split_providers
+from dsnb.pipeline.splits import keeps_split_order, split_providers
 from dsnb.wire import messages as m
 from tests.simulation.world import Call, Connection, Process, Reply, StreamEnded, World
 
@@ -90,6 +90,7 @@ class SimDispatcher(Process):
             providers=tuple(providers),
             inexact_reason=inexact_reason(operation, sources_have_positions=False),
             inexact_shard_reason=inexact_reason(made_deterministic(operation), sources_have_positions=False),
+            in_split_order=keeps_split_order(operation),
         )
         registered = self.service.handle(e.RegisterDataset(dataset_id="", definition="d", info=info))
         return str(registered.dataset_id)

@@ -37,10 +37,25 @@ def _check(plan: Plan, found: Receipt, clients: list[SimClient]) -> None:
     assert found.missing in (UNKNOWN, missing), f"{missing} elements are missing, and the receipt says: {found}"
     assert found.twice in (UNKNOWN, twice), f"{twice} elements came twice, and the receipt says: {found}"
     died = any(reader.state == "died" for reader in found.readers)
+    if found.missing and all(part.exact for part in found.parts if part.missing) and not died:
+        named = [number for part in found.parts for place in part.missing_at for number in _numbers_of(place)]
+        _check_named(plan, named, clients)
     if not died and not any(part.restarts for part in found.parts):
         assert found.twice != UNKNOWN, f"no reader died, and the receipt says: {found}"
     if not any(part.state == "lost" or part.restarts for part in found.parts):
         assert found.missing != UNKNOWN, f"no worker was lost, and the receipt says: {found}"
+
+
+def _numbers_of(place: str) -> range:
+    """The numbers that a receipt names, as in "splits 3 to 5 of range(40)"."""
+    words = [int(word) for word in place.partition(" of ")[0].split() if word.isdigit()]
+    return range(words[0], words[-1] + 1)
+
+
+def _check_named(plan: Plan, named: list[int], clients: list[SimClient]) -> None:
+    if plan.mode is ShardingPolicy.DYNAMIC and plan.pipeline == "range":
+        missing = set(plan.expected()) - {element for client in clients for element in client.consumed}
+        assert sorted(missing) == sorted(named), f"missing are {missing}, and the receipt says {named}"
 
 
 def _differences(plan: Plan, found: Receipt, clients: list[SimClient]) -> tuple[int, int]:

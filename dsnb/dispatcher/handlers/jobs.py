@@ -472,7 +472,7 @@ def drop_task(
         r.TaskDropped(
             task_id=task_id,
             begins_again=begins_again,
-            consumed=received or receipts.reported_positions(core, task),
+            consumed=received or core.transient.consumed_positions(task),
             expected=-1 if expected is None else expected,
         )
     )

@@ -64,11 +64,7 @@ def unassign(core: Context, task: Task, worker: str, reason: str, *, died: bool 
         reason: Why the worker is gone, as in "was lost".
         died: Whether the worker died, in which case the task may be the cause.
     """
-    progress = core.transient.progress.get(task.task_id)
-    consumed = tuple(
-        TrainerPosition(trainer_id=trainer.trainer_id, consumed=trainer.consumed_ranges)
-        for trainer in (progress.trainers if progress is not None else ())
-    )
+    consumed = core.transient.consumed_positions(task)
     core.transient.forget_progress(task.task_id)
     core.record(r.TaskUnassigned(task_id=task.task_id, worker=worker, reason=reason, trainers=consumed, died=died))
     core.transient.holdings[task.task_id] = {}

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.coverage import ReaderTally, TaskCoverage
-from dsnb.dispatcher.handlers import reassignment
+from dsnb.dispatcher.handlers import reassignment, shards
 from dsnb.dispatcher.state import Iteration, Job, Task
 from dsnb.errors import NotFoundError
 from dsnb.monitor.formatting import plural
 from dsnb.monitor.receipt import UNKNOWN, PartReceipt, ReaderReceipt, Receipt
-from dsnb.wire.messages import SplitRange, TrainerPosition
+from dsnb.pipeline.registered import registered_inexact_reason
+from dsnb.wire.messages import SplitRange
 
 _MAX_LISTED = 100
-"""How many readers and parts a receipt lists."""
+"""How many readers and parts a receipt lists, and how many places of a part."""
+
+Counts = tuple[int, int, int, list[str]]
+"""How many elements were delivered, are missing, and came twice; and why a number is not known."""
 
 
 def receipt(core: Context, job: Job, number: int, elements: Mapping[str, int] | None = None) -> Receipt:
@@ -37,14 +41,14 @@ def receipt(core: Context, job: Job, number: int, elements: Mapping[str, int] | 
     parts = {**iteration.gone_tasks, **{task: _live(core, core.state.tasks[task]) for task in iteration.tasks}}
     expected = _expected(core, job, iteration, parts.values())
     readers = _readers(core, job, iteration, elements or {}, expected)
+    if job.cached:
+        delivered, missing, twice, notes = _received_by_trainers(iteration, readers, expected)
+    elif job.num_consumers:
+        delivered, missing, twice, notes = _received_in_rounds(readers, expected)
+    else:
+        delivered, missing, twice, notes = _received(job, readers, list(parts.values()), expected)
+    notes += (f"no worker came for shard {shard}" for shard in shards.without_worker(core, iteration))
     over = iteration.finished and all(core.state.clients[client].finished for client in iteration.clients)
-    delivered, missing, twice, notes = (
-        _trainers_received(iteration, readers, expected)
-        if job.cached
-        else _rounds_received(iteration, expected)
-        if job.num_consumers
-        else _received(job, readers, parts.values(), expected)
-    )
     listed = [_part(core, job, iteration, task_id, part) for task_id, part in parts.items()]
     return Receipt(
         job=job.name,
@@ -58,19 +62,7 @@ def receipt(core: Context, job: Job, number: int, elements: Mapping[str, int] | 
         twice=twice if over else UNKNOWN,
         readers=tuple(readers[:_MAX_LISTED]),
         parts=() if job.cached or job.num_consumers else tuple(_worst_first(listed)[:_MAX_LISTED]),
-        notes=notes if over else (),
-    )
-
-
-def reported_positions(core: Context, task: Task) -> tuple[TrainerPosition, ...]:
-    """What was consumed of a task by its worker's last report."""
-    progress = core.transient.progress.get(task.task_id)
-    if progress is None or progress.incarnation != task.incarnation:
-        return ()
-    return tuple(
-        TrainerPosition(trainer_id=trainer.trainer_id, consumed=trainer.consumed_ranges)
-        for trainer in progress.trainers
-        if trainer.consumed_ranges
+        notes=tuple(notes) if over else (),
     )
 
 
@@ -86,14 +78,16 @@ def _no_receipt(job: Job, number: int) -> NotFoundError:
 def _live(core: Context, task: Task) -> TaskCoverage:
     """What is known to be delivered of a task that is there."""
     expected = reassignment.expected_elements(core, core.state.jobs[task.job], task)
-    found = core.state.coverage(task, reported_positions(core, task), -1 if expected is None else expected)
-    found.lost, found.unfinished = False, ()
-    iteration = core.state.iteration(task.job, task.iteration)
-    final = [core.state.clients[client].final_holdings or () for client in iteration.clients]
-    told = [*core.transient.holdings.get(task.task_id, {}).values(), *(holding for one in final for holding in one)]
-    for holding in told:
-        if holding.task_id == task.task_id and holding.incarnation >= task.sequence_incarnation:
-            found.consumed.update((part.first, part.end) for part in holding.consumed)
+    found = core.state.coverage(
+        task, core.transient.consumed_positions(task), UNKNOWN if expected is None else expected
+    )
+    clients = core.state.iteration(task.job, task.iteration).clients
+    for client in clients:
+        for holding in core.state.clients[client].final_holdings or ():
+            if holding.task_id == task.task_id:
+                found.add_consumed(holding)
+    for holding in core.transient.holdings.get(task.task_id, {}).values():
+        found.add_consumed(holding)
     return found
 
 
@@ -109,6 +103,9 @@ def _expected(core: Context, job: Job, iteration: Iteration, parts: Iterable[Tas
     return sum(by_part) if known else UNKNOWN
 
 
+# ---- readers
+
+
 def _readers(
     core: Context, job: Job, iteration: Iteration, elements: Mapping[str, int], expected: int
 ) -> list[ReaderReceipt]:
@@ -121,7 +118,7 @@ def _readers(
     for name, tallies in grouped.items():
         counts = [_count(core, client_id, tally, elements) for client_id, tally in tallies]
         states = {tally.state for _, tally in tallies}
-        total = sum(counts) if min(counts) >= 0 else UNKNOWN
+        total = _total(counts)
         ended = job.cached and name in iteration.ended_trainers and expected >= 0 and total >= 0
         found.append(
             ReaderReceipt(
@@ -141,102 +138,125 @@ def _count(core: Context, client_id: str, tally: ReaderTally, elements: Mapping[
     return client.final_elements if client.final_elements >= 0 else elements.get(client_id, UNKNOWN)
 
 
-Counts = tuple[int, int, int, tuple[str, ...]]
-"""Elements that were delivered, are missing, and came twice; and why a number is not known."""
+def _total(counts: Sequence[int]) -> int:
+    """The sum of numbers; unknown if one of them is."""
+    return UNKNOWN if UNKNOWN in counts else sum(counts)
 
 
-def _received(job: Job, readers: list[ReaderReceipt], parts: Iterable[TaskCoverage], expected: int) -> Counts:
+# ---- counts
+
+
+def _received(job: Job, readers: list[ReaderReceipt], parts: list[TaskCoverage], expected: int) -> Counts:
     """What all readers received, from the numbers of the elements and from the readers' own counts."""
-    parts, notes = list(parts), list[str]()
-    distinct = sum(len(part.consumed) for part in parts)
-    again = sum(part.restarts for part in parts)
-    if again:
-        # Elements of an earlier sequence have other numbers in this one.
-        missing = sum(_part_missing(part) for part in parts) if all(p.expected >= 0 for p in parts) else UNKNOWN
-        distinct = UNKNOWN if expected < 0 or missing < 0 else expected - missing
-    elif expected >= 0:
-        missing = max(0, expected - distinct)
-    else:
-        missing = sum(part.consumed.end - len(part.consumed) for part in parts)
-        if any(part.lost for part in parts):
-            missing = UNKNOWN
-            notes.append("a worker is gone, and how many elements its splits make is not known")
+    notes = list[str]()
+    lost, restarts = any(part.lost for part in parts), sum(part.restarts for part in parts)
+    delivered, missing = _different(parts, expected)
+    if missing == UNKNOWN:
+        notes.append("a worker is gone, and how many elements its splits make is not known")
     died = sum(reader.state == "died" for reader in readers)
     if died:
         notes.append(
             f"{plural(died, 'reader')} died without saying what it had consumed last: that counts as not delivered, "
             "went to other readers, and may have come twice"
         )
-        if any(part.lost for part in parts):
-            missing = UNKNOWN
-            notes.append("what it held of lost workers may have gone with it, and counts as delivered")
-    twice = UNKNOWN if again or died else _twice(readers, notes, counted=distinct)
-    if again and job.mode == "OFF":
-        twice = sum(part.earlier_elements for part in parts)
-    elif again:
-        notes.append(f"unfinished splits began again {plural(again, 'time')}: elements of these may have come twice")
-    return distinct, missing, twice, tuple(notes)
+    if died and lost:
+        missing = UNKNOWN
+        notes.append("what it held of lost workers may have gone with it, and counts as delivered")
+    if restarts and job.mode == "OFF":
+        return delivered, missing, UNKNOWN if died else sum(part.earlier_elements for part in parts), notes
+    if restarts:
+        notes.append(f"unfinished splits began again {plural(restarts, 'time')}: elements of these may have come twice")
+    twice = UNKNOWN if restarts or died else _twice(readers, notes, delivered)
+    return delivered, missing, twice, notes
 
 
-def _part_missing(part: TaskCoverage) -> int:
-    return max(0, part.expected - len(part.consumed))
+def _different(parts: list[TaskCoverage], expected: int) -> tuple[int, int]:
+    """How many different elements were delivered, and how many are missing."""
+    if any(part.restarts for part in parts):  # elements of an earlier sequence have other numbers in this one
+        missing = _total([UNKNOWN if part.expected == UNKNOWN else len(part.missing()) for part in parts])
+        return UNKNOWN if UNKNOWN in (expected, missing) else expected - missing, missing
+    delivered = sum(len(part.consumed) for part in parts)
+    if expected != UNKNOWN:
+        return delivered, max(0, expected - delivered)
+    lost = any(part.lost for part in parts)
+    return delivered, UNKNOWN if lost else sum(part.consumed.end - len(part.consumed) for part in parts)
 
 
-def _twice(readers: list[ReaderReceipt], notes: list[str], counted: int) -> int:
+def _twice(readers: list[ReaderReceipt], notes: list[str], delivered: int) -> int:
     """How many deliveries repeated an element: what the readers counted, minus the different elements."""
-    totals = [reader.elements for reader in readers]
-    if min(totals, default=0) < 0:
+    total = _total([reader.elements for reader in readers])
+    if total == UNKNOWN:
         notes.append("a reader has not said yet how many elements it consumed")
-        return UNKNOWN
-    if sum(totals) < counted:
-        notes.append(f"the readers counted {counted - sum(totals):,} elements fewer than was reported as consumed")
-        return UNKNOWN
-    return sum(totals) - counted
+    elif total < delivered:
+        notes.append(f"the readers counted {delivered - total:,} elements fewer than was reported as consumed")
+    return total - delivered if total >= delivered else UNKNOWN
 
 
-def _trainers_received(iteration: Iteration, readers: list[ReaderReceipt], expected: int) -> Counts:
+def _received_by_trainers(iteration: Iteration, readers: list[ReaderReceipt], expected: int) -> Counts:
     """What the trainers of the cross-trainer cache received, each of the whole iteration."""
-    totals = [reader.elements for reader in readers]
+    notes = list[str]()
     ended = [reader for reader in readers if reader.reader in iteration.ended_trainers]
-    notes = []
-    if any(reader.missing == UNKNOWN for reader in ended):
-        notes.append("how many elements the epoch has is not known, or a client of a trainer died")
     if len(ended) < len(readers):
         notes.append(f"{plural(len(readers) - len(ended), 'trainer')} left before the end")
-    if any(reader.missing == UNKNOWN for reader in ended):
-        return min(totals, default=0), UNKNOWN, UNKNOWN, tuple(notes)
-    twice = sum(max(0, reader.elements - expected) for reader in ended)
-    return min(totals, default=0), sum(reader.missing for reader in ended), twice, tuple(notes)
+    fewest, missing = min((reader.elements for reader in readers), default=0), _total([r.missing for r in ended])
+    if missing == UNKNOWN:
+        notes.append("how many elements the epoch has is not known, or a client of a trainer died")
+        return fewest, UNKNOWN, UNKNOWN, notes
+    return fewest, missing, sum(max(0, reader.elements - expected) for reader in ended), notes
 
 
-def _rounds_received(iteration: Iteration, expected: int) -> Counts:
+def _received_in_rounds(readers: list[ReaderReceipt], expected: int) -> Counts:
     """What the consumers of a coordinated read received, by their own counts."""
-    totals = [tally.elements for tally in iteration.readers.values()]
-    delivered = sum(totals) if min(totals, default=-1) >= 0 else UNKNOWN
-    missing = max(0, expected - delivered) if expected >= 0 and delivered >= 0 else UNKNOWN
+    delivered = _total([reader.elements for reader in readers]) if readers else UNKNOWN
+    missing = UNKNOWN if UNKNOWN in (expected, delivered) else max(0, expected - delivered)
     note = "counted by the consumers of the rounds; which elements these are is not recorded"
-    return delivered, missing, UNKNOWN, (note,)
+    return delivered, missing, UNKNOWN, [note]
+
+
+# ---- parts
 
 
 def _part(core: Context, job: Job, iteration: Iteration, task_id: str, part: TaskCoverage) -> PartReceipt:
     running = task_id in iteration.tasks and not core.state.tasks[task_id].ended
-    unfinished = part.unfinished if part.expected != len(part.consumed) else ()
+    places, exact = ([], False) if not part.lost else _missing_at(core, job, part)
     return PartReceipt(
         task_id=task_id,
         worker=part.worker,
         state="lost" if part.lost else "running" if running else "done",
         expected=part.expected,
         delivered=len(part.consumed),
-        splits=tuple(_split_text(core, job, one) for one in unfinished),
-        split_count=sum(one.end - one.first for one in unfinished),
+        missing_at=tuple(_shortened(places)),
+        exact=exact,
         restarts=part.restarts,
     )
 
 
+def _missing_at(core: Context, job: Job, part: TaskCoverage) -> tuple[list[str], bool]:
+    """Which elements of a lost task are missing, as text, and whether these are all missing; else some of them are."""
+    info = core.state.datasets[job.dataset_id].info
+    in_order = part.expected != UNKNOWN and not registered_inexact_reason(info, job.mode)
+    if job.mode != "DYNAMIC":
+        whole = "its pass" if part.shard < 0 else f"shard {part.shard}"
+        return [f"elements {_span(*numbers)} of {whole}" for numbers in part.missing()] if in_order else [], in_order
+    exact = in_order and info.in_split_order and not part.splits.truncated
+    found = part.missing_splits() if exact else part.last_splits() if part.expected != len(part.consumed) else []
+    return [_split_text(core, job, one) for one in found], exact
+
+
 def _split_text(core: Context, job: Job, one: SplitRange) -> str:
-    source = core.state.datasets[job.dataset_id].info.providers[one.provider].source
+    provider = core.state.datasets[job.dataset_id].info.providers[one.provider]
     repetition = f" in repetition {one.repetition + 1}" if one.repetition else ""
-    return f"{one.first:,} to {one.end - 1:,} of {source}{repetition}"
+    return f"splits {_span(one.first, one.end)} of {provider.source}{repetition}"
+
+
+def _span(first: int, end: int) -> str:
+    return f"{first:,} to {end - 1:,}" if first + 1 < end else f"{first:,}"
+
+
+def _shortened(places: list[str]) -> Iterator[str]:
+    yield from places[:_MAX_LISTED]
+    if len(places) > _MAX_LISTED:
+        yield f"and {len(places) - _MAX_LISTED:,} more places"
 
 
 def _worst_first(parts: list[PartReceipt]) -> list[PartReceipt]:

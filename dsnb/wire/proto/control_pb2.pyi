@@ -21,7 +21,7 @@ class SplitProvider(_message.Message):
     def __init__(self, source: _Optional[str] = ..., count: _Optional[int] = ..., ordered: bool = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
-    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "libraries", "inexact_shard_reason", "unordered_reason")
+    __slots__ = ("fingerprint", "blobs", "element_spec", "cardinality", "compression", "pipeline", "providers", "unsplittable_reason", "num_files", "no_file_sharding_reason", "has_shard_hint", "inexact_reason", "libraries", "inexact_shard_reason", "unordered_reason", "in_split_order")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class DatasetInfo(_message.Message):
     LIBRARIES_FIELD_NUMBER: _ClassVar[int]
     INEXACT_SHARD_REASON_FIELD_NUMBER: _ClassVar[int]
     UNORDERED_REASON_FIELD_NUMBER: _ClassVar[int]
+    IN_SPLIT_ORDER_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     blobs: _containers.RepeatedScalarFieldContainer[str]
     element_spec: str
@@ -52,7 +53,8 @@ class DatasetInfo(_message.Message):
     libraries: _containers.RepeatedScalarFieldContainer[str]
     inexact_shard_reason: str
     unordered_reason: str
-    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., inexact_shard_reason: _Optional[str] = ..., unordered_reason: _Optional[str] = ...) -> None: ...
+    in_split_order: bool
+    def __init__(self, fingerprint: _Optional[str] = ..., blobs: _Optional[_Iterable[str]] = ..., element_spec: _Optional[str] = ..., cardinality: _Optional[int] = ..., compression: _Optional[str] = ..., pipeline: _Optional[str] = ..., providers: _Optional[_Iterable[_Union[SplitProvider, _Mapping]]] = ..., unsplittable_reason: _Optional[str] = ..., num_files: _Optional[int] = ..., no_file_sharding_reason: _Optional[str] = ..., has_shard_hint: bool = ..., inexact_reason: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., inexact_shard_reason: _Optional[str] = ..., unordered_reason: _Optional[str] = ..., in_split_order: bool = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("dataset_id", "definition", "nbytes", "info")
@@ -577,24 +579,24 @@ class ReaderReceipt(_message.Message):
     def __init__(self, reader: _Optional[str] = ..., state: _Optional[str] = ..., elements: _Optional[int] = ..., missing: _Optional[int] = ...) -> None: ...
 
 class PartReceipt(_message.Message):
-    __slots__ = ("task_id", "worker", "state", "expected", "delivered", "splits", "split_count", "restarts")
+    __slots__ = ("task_id", "worker", "state", "expected", "delivered", "missing_at", "exact", "restarts")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
-    SPLITS_FIELD_NUMBER: _ClassVar[int]
-    SPLIT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_AT_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     state: str
     expected: int
     delivered: int
-    splits: _containers.RepeatedScalarFieldContainer[str]
-    split_count: int
+    missing_at: _containers.RepeatedScalarFieldContainer[str]
+    exact: bool
     restarts: int
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., state: _Optional[str] = ..., expected: _Optional[int] = ..., delivered: _Optional[int] = ..., splits: _Optional[_Iterable[str]] = ..., split_count: _Optional[int] = ..., restarts: _Optional[int] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., state: _Optional[str] = ..., expected: _Optional[int] = ..., delivered: _Optional[int] = ..., missing_at: _Optional[_Iterable[str]] = ..., exact: bool = ..., restarts: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
     __slots__ = ("action", "name", "requested_by", "workers", "minimum", "maximum")
