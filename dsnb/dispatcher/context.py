@@ -72,6 +72,8 @@ class TransientState(msgspec.Struct):
     newest `_MOST_LOST_READERS` entries."""
     unreachable_workers: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     """By client: the workers that it cannot reach, and since when it has said so."""
+    client_elements: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many elements each client had consumed, by its last report."""
     disconnected_clients: set[str] = msgspec.field(default_factory=set)
     """Clients whose connection broke; they may reconnect, or be dead."""
     iterations_without_departures: set[tuple[str, int]] = msgspec.field(default_factory=set)
@@ -120,6 +122,7 @@ class TransientState(msgspec.Struct):
         """Drop what is kept about a client that is gone."""
         self.client_deadlines.pop(client_id, None)
         self.disconnected_clients.discard(client_id)
+        self.client_elements.pop(client_id, None)
         self.unreachable_workers.pop(client_id, None)
 
     def postpone(self, seconds: float) -> None:

@@ -81,7 +81,10 @@ class JobCreated(Stored, frozen=True, kw_only=True):
 
 
 class JobForgotten(Stored, frozen=True, kw_only=True):
+    """A job is gone with all its iterations; an anonymous one leaves the `receipt` of the newest."""
+
     name: str
+    receipt: Receipt | None = None
 
 
 class JobPaused(Stored, frozen=True, kw_only=True):
@@ -96,10 +99,14 @@ class JobResumed(Stored, frozen=True, kw_only=True):
 
 
 class JobCancelled(Stored, frozen=True, kw_only=True):
-    """A job is gone with all its iterations; its clients stay until they have been notified and have left."""
+    """A job is gone with all its iterations; its clients stay until they have been notified and have left.
+
+    `receipt` is that of its newest iteration.
+    """
 
     name: str
     cancelled_by: str
+    receipt: Receipt | None = None
 
 
 class IterationCreated(Stored, frozen=True, kw_only=True):

@@ -514,10 +514,7 @@ class Dispatcher:
         """
         self.collect_reports()
         with self._changed:
-            job = known_job(self.core, request.job_name)
-            clients = self.statistics.job(job.name).clients if job.clients else {}
-            elements = {client_id: report.elements for client_id, (_, report) in clients.items()}
-            return receipts.receipt(self.core, job, (request.epoch or job.newest + 1) - 1, elements)
+            return receipts.requested_receipt(self.core, request)
 
     def status(self, *, request_reports: bool = True) -> Snapshot:
         """A snapshot of the service.

@@ -37,6 +37,8 @@ NEVER_BEGUN, BEGUN, ENDED = "never begun", "begun", "ended"
 """The states that a shard can have."""
 MAX_CANCELLED_JOBS = 100
 """How many names of cancelled jobs are kept, so that cancelling a job twice is not an error."""
+MAX_LAST_RECEIPTS = 100
+"""How many receipts of jobs that are gone are kept."""
 MAX_ARCHIVED_RECEIPTS = 1000
 """How many receipts of archived iterations are kept of one job."""
 
@@ -237,6 +239,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     instance: str = ""
     cancelled_jobs: dict[str, str] = msgspec.field(default_factory=dict)
     """The last few jobs that were cancelled and not created again, with the user who cancelled each."""
+    last_receipts: dict[str, Receipt] = msgspec.field(default_factory=dict)
+    """The receipts of the newest iterations of the last few jobs that were cancelled, or were anonymous, by name."""
 
     def iteration(self, job: str, number: int) -> Iteration:
         return self.jobs[job].iterations[number]
@@ -288,6 +292,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         self.jobs[record.name] = Job(**msgspec.structs.asdict(record))
         self.next_numbers["job"] += 1
         self.cancelled_jobs.pop(record.name, None)
+        self.last_receipts.pop(record.name, None)
 
     def _job_paused(self, record: r.JobPaused) -> None:
         self.jobs[record.name].paused_by = record.paused_by
@@ -299,12 +304,18 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         for client in self.jobs.pop(record.name).clients:
             self.clients[client].cancelled_by = record.cancelled_by
         self.cancelled_jobs[record.name] = record.cancelled_by
-        while len(self.cancelled_jobs) > MAX_CANCELLED_JOBS:
-            del self.cancelled_jobs[next(iter(self.cancelled_jobs))]
+        _drop_oldest(self.cancelled_jobs, MAX_CANCELLED_JOBS)
+        self._keep_last_receipt(record)
 
     def _job_forgotten(self, record: r.JobForgotten) -> None:
+        self._keep_last_receipt(record)
         for iteration in self.jobs.pop(record.name).iterations.values():
             self._forget(iteration)
+
+    def _keep_last_receipt(self, record: r.JobCancelled | r.JobForgotten) -> None:
+        if record.receipt is not None:
+            self.last_receipts[record.name] = record.receipt
+            _drop_oldest(self.last_receipts, MAX_LAST_RECEIPTS)
 
     def _iteration_created(self, record: r.IterationCreated) -> None:
         job = self.jobs[record.job]
@@ -349,8 +360,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         job.archived_lost_splits += sum(provider.lost for provider in iteration.providers)
         if record.receipt is not None:
             job.receipts.setdefault(record.iteration, record.receipt)
-        while len(job.receipts) > MAX_ARCHIVED_RECEIPTS:
-            del job.receipts[next(iter(job.receipts))]
+        _drop_oldest(job.receipts, MAX_ARCHIVED_RECEIPTS)
         self._forget(iteration)
 
     def _forget(self, iteration: Iteration) -> None:
@@ -618,6 +628,11 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     def export(self) -> str:
         """The whole state as JSON, with the tables in their order: for snapshots and for comparing two states."""
         return msgspec.json.encode(self, enc_hook=ranges_to_json).decode()
+
+
+def _drop_oldest(table: dict[Any, Any], most: int) -> None:
+    while len(table) > most:
+        del table[next(iter(table))]
 
 
 def state_from_json(text: str) -> State:

@@ -72,6 +72,7 @@ class Receipt(StatusRecord, frozen=True, kw_only=True):
         cached: Whether trainers share it through the cross-trainer cache; `delivered` then counts for the trainer that
             received the fewest elements, and `missing` is the sum over all trainers.
         over: Whether it is over and all its readers have left.
+        stopped: Why it ended before that, as in "was cancelled by alice"; empty if it did not.
         expected: How many elements it has.
         delivered: How many different elements were delivered.
         missing: How many were not; counted once the epoch is over.
@@ -86,6 +87,7 @@ class Receipt(StatusRecord, frozen=True, kw_only=True):
     mode: str
     cached: bool = False
     over: bool = False
+    stopped: str = ""
     expected: int = UNKNOWN
     delivered: int = UNKNOWN
     missing: int = UNKNOWN
@@ -120,13 +122,15 @@ class Receipt(StatusRecord, frozen=True, kw_only=True):
             for reader in self.readers:
                 yield f"{reader.reader}: {_elements(reader.elements)}{_ending(reader)}"
         for part in self.parts:
-            if self.mode == "OFF" or part.missing > 0 or part.state == "lost":
+            if self.mode == "OFF" or part.state == "lost" or (self.over and part.missing > 0):
                 yield _part_line(part)
         yield from self.notes
 
     def _verdict(self) -> str:
         whole = "an unknown number of" if self.expected == UNKNOWN else f"{self.expected:,}"
         delivered = "an unknown number" if self.delivered == UNKNOWN else f"{self.delivered:,}"
+        if self.stopped:
+            return f" {self.stopped}: {delivered} of {whole} elements had been reported as consumed by then"
         if not self.over:
             return f" is not over yet: {delivered} of {whole} elements so far"
         to_each = " to each trainer" if self.cached else ""

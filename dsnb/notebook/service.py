@@ -173,7 +173,8 @@ class DataService:
 
         Two counts that are made independently prove it: the numbers of the elements that were consumed, and each
         reader's own count. A number that is not known, as after a reader was killed, is -1, and `notes` says why.
-        Receipts are kept as long as the job, of its newest 1,000 epochs, and survive a restart of the dispatcher.
+        Receipts are kept as long as the job, of its newest 1,000 epochs, and survive a restart of the dispatcher. The
+        last 100 jobs that were cancelled or anonymous leave that of their newest epoch.
 
         Args:
             job_name: The job.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dsnb.dispatcher.handlers.jobs import MAX_FINISHED_ITERATIONS
-from dsnb.dispatcher.handlers.receipts import receipt
+from dsnb.dispatcher.handlers.receipts import receipt, requested_receipt
+from dsnb.dispatcher.state import MAX_LAST_RECEIPTS
 from dsnb.errors import NotFoundError
 from dsnb.monitor.receipt import UNKNOWN, Receipt
+from dsnb.wire.messages import ReceiptRequest
 from tests.dispatcher.actors import SimClient
 from tests.dispatcher.simulation import Service
 
@@ -233,3 +235,70 @@ def test_receipts_outlast_their_epochs_and_the_dispatcher_and_end_with_the_job()
     assert told(service) == before
     with pytest.raises(NotFoundError, match="there is no receipt of epoch 99 of job 'train'"):
         told(service, epoch=99)
+
+
+def left_by(service: Service, job: str, epoch: int = 0) -> Receipt:
+    """The receipt as a user asks for it."""
+    return requested_receipt(service.core, ReceiptRequest(job_name=job, epoch=epoch))
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
+def test_a_cancelled_job_leaves_what_had_been_consumed_by_then(restarts: bool) -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.countable(40)
+    client = service.join(dataset, "train")
+    service.ask(service.task(worker), want=8)
+    had = len(service.read(client, 5))
+    service.report(worker)
+    service.keep_alive(client)
+    service.cancel("train")
+    if restarts:
+        service.restart()
+    found = left_by(service, "train")
+    assert str(found) == (
+        f"epoch 1 of job 'train' was cancelled by anna: {had} of 40 elements had been reported as consumed by then"
+    )
+    assert (found.each_once, found.over, found.missing, found.twice) == (False, False, UNKNOWN, UNKNOWN)
+    with pytest.raises(NotFoundError, match="the job is gone, and left only the receipt of its newest epoch, 1"):
+        left_by(service, "train", epoch=2)
+    service.join(dataset, "train")
+    assert not left_by(service, "train").stopped, "that of the new job"
+
+
+def test_a_job_that_is_cancelled_after_its_last_epoch_leaves_that_receipt() -> None:
+    service = Service()
+    service.add_worker("w")
+    read_to_the_end(service, service.join(service.countable(40), "train"))
+    before = told(service)
+    service.cancel("train")
+    assert left_by(service, "train") == before
+    assert before.each_once
+
+
+def test_an_anonymous_job_leaves_its_receipt() -> None:
+    service = Service()
+    worker = service.add_worker("w")
+    client = service.join(service.countable(40))
+    read_to_the_end(service, client)
+    assert client.job not in service.core.state.jobs
+    assert left_by(service, client.job).each_once
+    early = service.join(service.countable(40))
+    service.ask(service.task(worker), want=8)
+    had = len(service.read(early, 5))
+    service.close(early)
+    expected = f"was left by its reader: {had} of 40 elements had been reported as consumed by then"
+    assert expected in str(left_by(service, early.job))
+
+
+def test_only_the_newest_receipts_of_jobs_that_are_gone_are_kept() -> None:
+    service = Service()
+    service.add_worker("w")
+    dataset, names = service.countable(2), list[str]()
+    for _ in range(MAX_LAST_RECEIPTS + 1):
+        client = service.join(dataset)
+        names.append(client.job)
+        read_to_the_end(service, client)
+    assert list(service.core.state.last_receipts) == names[1:]
+    with pytest.raises(NotFoundError, match="there is no job"):
+        left_by(service, names[0])

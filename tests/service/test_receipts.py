@@ -113,3 +113,17 @@ def test_each_trainer_of_the_cache_has_a_line_and_each_epoch_a_receipt() -> None
         assert found.to_dict()["expected"] == 100
         with pytest.raises(NotFoundError, match="there is no receipt of epoch 9 of job 'shared'"):
             service.receipt("shared", 9)
+
+
+def test_cancelled_and_anonymous_jobs_leave_their_receipt() -> None:
+    with dsnb.start(workers=1) as service:
+        elements = iter(numbers(service, deterministic=True))
+        next(elements)
+        service.cancel("train")
+        assert "of 2,000 elements had been reported as consumed by then" in repr(service.receipt("train"))
+        anonymous = iter(dsnb.Dataset.range(100).apply(dsnb.distribute("distributed_epoch", service)))
+        next(anonymous)
+        (name,) = [job.name for job in service.status().jobs if job.anonymous]
+        assert len(list(anonymous)) == 99
+        assert service.receipt(name).each_once
+        elements.close()

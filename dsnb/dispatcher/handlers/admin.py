@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.handlers import jobs, membership
+from dsnb.dispatcher.handlers import jobs, membership, receipts
 from dsnb.dispatcher.state import Job, Worker
 from dsnb.errors import InvalidArgumentError, NotFoundError, did_you_mean
 from dsnb.wire.messages import ControlRequest
@@ -75,10 +75,11 @@ def _cancel(core: Context, request: ControlRequest) -> str:
         return "cancelled"
     job, by = jobs.known_job(core, request.name), request.requested_by or "somebody"
     clients = job.clients
+    receipt = receipts.last_receipt(core, job, f"was cancelled by {by}")
     for iteration in job.iterations.values():
         jobs.free_iteration(core, job, iteration)
     core.transient.jobs_unused_since.pop(job.name, None)
-    core.record(r.JobCancelled(name=job.name, cancelled_by=by))
+    core.record(r.JobCancelled(name=job.name, cancelled_by=by, receipt=receipt))
     if not core.state.datasets[job.dataset_id].chosen:
         core.transient.datasets_unused_since[job.dataset_id] = core.now
     core.instruct(*(e.NotifyCancelled(client_id=client_id, cancelled_by=by) for client_id in clients))

@@ -511,13 +511,14 @@ def archive_iterations(core: Context, job: Job, kept: int) -> None:
 
 
 def drop_job(core: Context, job: Job) -> None:
-    """Forget a job with all its iterations."""
+    """Forget a job with all its iterations. An anonymous one, which ends with its reader, leaves its receipt."""
+    receipt = receipts.last_receipt(core, job, "was left by its reader") if job.anonymous else None
     if not job.anonymous:
         core.instruct(e.Announce(level="info", text=f"job {job.name!r} was forgotten"))
     for iteration in job.iterations.values():
         free_iteration(core, job, iteration)
     core.transient.jobs_unused_since.pop(job.name, None)
-    core.record(r.JobForgotten(name=job.name))
+    core.record(r.JobForgotten(name=job.name, receipt=receipt))
     if not core.state.datasets[job.dataset_id].chosen:
         core.transient.datasets_unused_since[job.dataset_id] = core.now
 

@@ -368,6 +368,7 @@ def client_reported(core: Context, report: ClientReport) -> None:
     reassignment.holdings_reported(core, client_id, report.holdings)
     if client_id not in core.state.clients:
         raise jobs.unknown_client_error(client_id)
+    core.transient.client_elements[client_id] = report.elements
     core.transient.disconnected_clients.discard(client_id)
     core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
     known = core.transient.unreachable_workers.pop(client_id, {})

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from dsnb.dispatcher.context import Context
 from dsnb.dispatcher.coverage import ReaderTally, TaskCoverage
-from dsnb.dispatcher.handlers import reassignment, shards
+from dsnb.dispatcher.handlers import jobs, reassignment, shards
 from dsnb.dispatcher.state import Iteration, Job, Task
 from dsnb.errors import NotFoundError
 from dsnb.monitor.formatting import plural
 from dsnb.monitor.receipt import UNKNOWN, PartReceipt, ReaderReceipt, Receipt
 from dsnb.pipeline.registered import registered_inexact_reason
-from dsnb.wire.messages import SplitRange
+from dsnb.wire.messages import ReceiptRequest, SplitRange
 
 _MAX_LISTED = 100
 """How many readers and parts a receipt lists, and how many places of a part."""
@@ -21,14 +23,38 @@ Counts = tuple[int, int, int, list[str]]
 """How many elements were delivered, are missing, and came twice; and why a number is not known."""
 
 
-def receipt(core: Context, job: Job, number: int, elements: Mapping[str, int] | None = None) -> Receipt:
-    """What was delivered of an iteration of a job, archived or not.
+def requested_receipt(core: Context, request: ReceiptRequest) -> Receipt:
+    """The receipt of an epoch, or of the newest one; a job that is gone may have left its last one.
+
+    Raises:
+        NotFoundError: there is no such job, or no receipt of that epoch.
+    """
+    left = core.state.last_receipts.get(request.job_name)
+    if left is None:
+        job = jobs.known_job(core, request.job_name)
+        return receipt(core, job, (request.epoch or job.newest + 1) - 1)
+    if request.epoch not in (0, left.epoch):
+        known = f"the job is gone, and left only the receipt of its newest epoch, {left.epoch}"
+        raise _no_receipt(left.job, request.epoch, known)
+    return left
+
+
+def last_receipt(core: Context, job: Job, stopped: str) -> Receipt | None:
+    """The receipt of the newest iteration of a job that ends now; None if it had none.
 
     Args:
         core: State and decisions of the dispatcher.
         job: The job.
-        number: The iteration.
-        elements: How many elements present clients have consumed, by their last reports.
+        stopped: Why the job ends, for an iteration that is not over.
+    """
+    if job.newest not in job.iterations and job.newest not in job.receipts:
+        return None
+    found = receipt(core, job, job.newest)
+    return found if found.over else replace(found, stopped=stopped)
+
+
+def receipt(core: Context, job: Job, number: int) -> Receipt:
+    """What was delivered of an iteration of a job, archived or not.
 
     Raises:
         NotFoundError: there is no such iteration, or its receipt is no longer kept.
@@ -37,10 +63,12 @@ def receipt(core: Context, job: Job, number: int, elements: Mapping[str, int] | 
         return job.receipts[number]
     iteration = job.iterations.get(number)
     if iteration is None:
-        raise _no_receipt(job, number)
+        known = f"its epochs are 1 to {job.newest + 1}" if job.newest >= 0 else "it has no epoch yet"
+        kept = "only the newest 1,000 receipts are kept, and none of an epoch that was dropped unfinished"
+        raise _no_receipt(job.name, number + 1, f"{known}; {kept}")
     parts = {**iteration.gone_tasks, **{task: _live(core, core.state.tasks[task]) for task in iteration.tasks}}
     expected = _expected(core, job, iteration, parts.values())
-    readers = _readers(core, job, iteration, elements or {}, expected)
+    readers = _readers(core, job, iteration, expected)
     if job.cached:
         delivered, missing, twice, notes = _received_by_trainers(iteration, readers, expected)
     elif job.num_consumers:
@@ -66,13 +94,8 @@ def receipt(core: Context, job: Job, number: int, elements: Mapping[str, int] | 
     )
 
 
-def _no_receipt(job: Job, number: int) -> NotFoundError:
-    known = f"its epochs are 1 to {job.newest + 1}" if job.newest >= 0 else "it has no epoch yet"
-    return NotFoundError(
-        f"there is no receipt of epoch {number + 1} of job {job.name!r}",
-        did="nothing was changed",
-        hint=f"{known}; only the newest 1,000 receipts are kept, and none of an epoch that was dropped unfinished",
-    )
+def _no_receipt(job: str, epoch: int, known: str) -> NotFoundError:
+    return NotFoundError(f"there is no receipt of epoch {epoch} of job {job!r}", did="nothing was changed", hint=known)
 
 
 def _live(core: Context, task: Task) -> TaskCoverage:
@@ -106,9 +129,7 @@ def _expected(core: Context, job: Job, iteration: Iteration, parts: Iterable[Tas
 # ---- readers
 
 
-def _readers(
-    core: Context, job: Job, iteration: Iteration, elements: Mapping[str, int], expected: int
-) -> list[ReaderReceipt]:
+def _readers(core: Context, job: Job, iteration: Iteration, expected: int) -> list[ReaderReceipt]:
     """One line for each reader; clients of one trainer of the cross-trainer cache are added up."""
     grouped: dict[str, list[tuple[str, ReaderTally]]] = {}
     for client_id, tally in iteration.readers.items():
@@ -116,7 +137,7 @@ def _readers(
         grouped.setdefault(name or tally.trainer_id or f"reader {client_id}", []).append((client_id, tally))
     found = []
     for name, tallies in grouped.items():
-        counts = [_count(core, client_id, tally, elements) for client_id, tally in tallies]
+        counts = [_count(core, client_id, tally) for client_id, tally in tallies]
         states = {tally.state for _, tally in tallies}
         total = _total(counts)
         ended = job.cached and name in iteration.ended_trainers and expected >= 0 and total >= 0
@@ -131,11 +152,12 @@ def _readers(
     return found
 
 
-def _count(core: Context, client_id: str, tally: ReaderTally, elements: Mapping[str, int]) -> int:
+def _count(core: Context, client_id: str, tally: ReaderTally) -> int:
     client = core.state.clients.get(client_id)
-    if tally.state != "reading" or client is None:
+    if client is None:
         return tally.elements
-    return client.final_elements if client.final_elements >= 0 else elements.get(client_id, UNKNOWN)
+    reported = core.transient.client_elements.get(client_id, UNKNOWN)
+    return client.final_elements if client.final_elements != UNKNOWN else reported
 
 
 def _total(counts: Sequence[int]) -> int:

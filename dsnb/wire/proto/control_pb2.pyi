@@ -539,7 +539,7 @@ class ReceiptRequest(_message.Message):
     def __init__(self, job_name: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("job", "epoch", "mode", "cached", "over", "expected", "delivered", "missing", "twice", "readers", "parts", "notes")
+    __slots__ = ("job", "epoch", "mode", "cached", "over", "expected", "delivered", "missing", "twice", "readers", "parts", "notes", "stopped")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -552,6 +552,7 @@ class Receipt(_message.Message):
     READERS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     mode: str
@@ -564,7 +565,8 @@ class Receipt(_message.Message):
     readers: _containers.RepeatedCompositeFieldContainer[ReaderReceipt]
     parts: _containers.RepeatedCompositeFieldContainer[PartReceipt]
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., over: bool = ..., expected: _Optional[int] = ..., delivered: _Optional[int] = ..., missing: _Optional[int] = ..., twice: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[ReaderReceipt, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartReceipt, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    stopped: str
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., over: bool = ..., expected: _Optional[int] = ..., delivered: _Optional[int] = ..., missing: _Optional[int] = ..., twice: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[ReaderReceipt, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartReceipt, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ...) -> None: ...
 
 class ReaderReceipt(_message.Message):
     __slots__ = ("reader", "state", "elements", "missing")
