@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from dsnb.client.inbox import TaskRead
 from dsnb.client.tasks import TaskTable
+from dsnb.elements.content_digest import FAILURE_HASH, digest_of, element_hash
 
 
 class _Unconsumed(msgspec.Struct):
@@ -29,9 +32,10 @@ class ConsumptionTracker:
 
     Args:
         tasks: The reader's tasks, whose counters it advances.
+        keeps_digest: Whether to keep a digest of what was consumed.
     """
 
-    def __init__(self, tasks: TaskTable) -> None:
+    def __init__(self, tasks: TaskTable, *, keeps_digest: bool = False) -> None:
         self._tasks = tasks
         self._lock = threading.Lock()
         self._unconsumed: deque[_Unconsumed] = deque()
@@ -43,22 +47,39 @@ class ConsumptionTracker:
         """Whether operations of this process hold elements back."""
         self.consumed = 0
         """Total number of elements consumed."""
+        self._hashes: deque[int] | None = deque() if keeps_digest else None
+        """The hashes of the elements that were delivered and are not consumed; None if no digest is kept."""
+        self._digest = 0
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the elements consumed, see `content_digest`; empty if none is kept."""
+        return b"" if self._hashes is None else digest_of([self._digest])
 
     def reset(self, tasks: TaskTable) -> None:
         """Forget delivered elements: they belong to other readers now, or count as consumed already."""
         with self._lock:
             self._tasks = tasks
             self._unconsumed.clear()
+            if self._hashes is not None:
+                self._hashes.clear()
 
-    def add_delivered(self, task_read: TaskRead, count: int, element_bytes: int) -> None:
+    def hashes(self, elements: Sequence[Any]) -> Sequence[int]:
+        """The hashes of elements that are about to be delivered, for the digest; empty if none is kept."""
+        return () if self._hashes is None else [*map(element_hash, elements)]
+
+    def add_delivered(self, task_read: TaskRead, count: int, element_bytes: int, hashes: Sequence[int] = ()) -> None:
         """Add elements that were delivered to the pipeline.
 
         Args:
             task_read: The task that they came from.
             count: The number of elements.
             element_bytes: Bytes of one element.
+            hashes: Their hashes; empty for errors in their place.
         """
         with self._lock:
+            if self._hashes is not None:
+                self._hashes.extend(hashes or [FAILURE_HASH] * count)
             self._unconsumed.append(_Unconsumed(task_read, count, element_bytes))
         if self.held_downstream:
             self._tasks.mark_dequeued(task_read, count, element_bytes * count)
@@ -77,6 +98,8 @@ class ConsumptionTracker:
             first.count -= part
             count -= part
             self.consumed += part
+            if self._hashes is not None:
+                self._digest += sum(self._hashes.popleft() for _ in range(part))
             self._tasks.mark_consumed(first.task_read, part)
             # Otherwise `add_delivered` has counted these elements as dequeued already.
             if not self.held_downstream:

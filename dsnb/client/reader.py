@@ -88,6 +88,7 @@ class ReadStage(JobReader):
         on_end: Called with the position at the end of the iteration, if another one may follow in the same pipeline.
         connections: Keeps the connections of a completed iteration for the next one.
         opened_files: Records the files that the tasks open; None if they need not be recorded.
+        keeps_digest: Whether to keep a digest of what was consumed.
     """
 
     closes_slowly = True
@@ -106,6 +107,7 @@ class ReadStage(JobReader):
         unfinished: bool = False,
         connections: ChannelCache | None = None,
         opened_files: OpenedFiles | None = None,
+        keeps_digest: bool = False,
     ) -> None:
         super().__init__("from the service")
         self._service, self._dataset_id = service, dataset_id
@@ -133,7 +135,7 @@ class ReadStage(JobReader):
         """Where the last frame slice comes from."""
         self._slice_elements: Sequence[Any] = ()
         self._slice_offset = self._element_bytes = 0
-        self._consumption = ConsumptionTracker(self._tasks)
+        self._consumption = ConsumptionTracker(self._tasks, keeps_digest=keeps_digest)
         self._tasks_lock = threading.RLock()
         self._closing = self._rejoined = self._only_reader = False
         self._acknowledge_at = 0.0
@@ -226,13 +228,14 @@ class ReadStage(JobReader):
             if self._ended or not self._next_slice():
                 return []
         run = list(self._slice_elements[self._slice_offset : self._slice_offset + want])
+        hashes = self._hashes_of(run)  # first: an interrupt of this slow part has taken nothing
         self._record_history(self._slice_offset, len(run))
         self._slice_offset += len(run)
         if self._slice_offset == len(self._slice_elements):
             # Drop the slice now: its memory is then freed as soon as the user drops its last element.
             self._slice_elements, self._slice_offset = (), 0
         assert self._task_read is not None
-        self._consumption.add_delivered(self._task_read, len(run), self._element_bytes)
+        self._consumption.add_delivered(self._task_read, len(run), self._element_bytes, hashes)
         return run
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener:
@@ -507,6 +510,14 @@ class ReadStage(JobReader):
             self.decode_ns += time.perf_counter_ns() - began
         return True
 
+    def _hashes_of(self, run: Sequence[Any]) -> Sequence[int]:
+        """The hashes for the digest. Computing them counts as building elements."""
+        began = time.perf_counter_ns()
+        try:
+            return self._consumption.hashes(run)
+        finally:
+            self.decode_ns += time.perf_counter_ns() - began
+
     def _take_arrived(self) -> tuple[TaskRead, FrameSlice] | None:
         """Take the next frame slice if it has arrived. Reading it from the socket counts as building elements."""
         began = time.perf_counter_ns()
@@ -741,6 +752,7 @@ class ReadStage(JobReader):
         return ClientReport(
             client_id=self._client_id,
             elements=self._consumption.consumed,
+            digest=self._consumption.digest,
             wait_ns=self._waits.ns,
             decode_ns=self.decode_ns,
             convert_ns=self.convert_ns,

@@ -21,6 +21,7 @@ from dsnb.elements.spec import TensorSpec
 from dsnb.errors import NotFoundError, UnimplementedError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.operation import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, BuildContext, Operation
+from dsnb.pipeline.operations.with_options import Options, options_of
 from dsnb.pipeline.position import IterationCounter
 from dsnb.pipeline.splits import SplitProvider
 from dsnb.wire.channel import ChannelCache
@@ -111,6 +112,11 @@ class FromService(Operation, frozen=True, kw_only=True):
         return self.pipeline if isinstance(self.pipeline, Operation) else None
 
     @property
+    def _remote_options(self) -> Options:
+        """The settings of the distributed pipeline, if it is known here."""
+        return Options() if self.remote_pipeline is None else options_of(self.remote_pipeline)
+
+    @property
     def position_identity(self) -> Any:
         """The mode, and the pipeline's digest: a position does not depend on the service's address or the job's name.
 
@@ -180,7 +186,13 @@ class FromService(Operation, frozen=True, kw_only=True):
             return rank_stage(*arguments, opened_files=context.opened_files)
         # Keep connections from the second pass on: most datasets are read once, and should leave none open.
         again = self.connections if iteration else None
-        reader = ReadStage(*arguments, unfinished=context.endless, connections=again, opened_files=context.opened_files)
+        reader = ReadStage(
+            *arguments,
+            unfinished=context.endless,
+            connections=again,
+            opened_files=context.opened_files,
+            keeps_digest=context.receipts or self._remote_options.receipts is True,
+        )
         if reader.iteration > iteration and not self.options.cached:
             self.passes.continue_after(reader.iteration)
         return reader

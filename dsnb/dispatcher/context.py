@@ -10,6 +10,7 @@ from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.events import Instruction
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, Task
+from dsnb.wire.field_groups import ReaderCount
 from dsnb.wire.messages import TaskHolding, TaskReport, TrainerPosition
 
 _MOST_LOST_READERS = 1000
@@ -72,8 +73,8 @@ class TransientState(msgspec.Struct):
     newest `_MOST_LOST_READERS` entries."""
     unreachable_workers: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     """By client: the workers that it cannot reach, and since when it has said so."""
-    client_elements: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many elements each client had consumed, by its last report."""
+    client_counts: dict[str, ReaderCount] = msgspec.field(default_factory=dict)
+    """How much each client had consumed, by its last report."""
     disconnected_clients: set[str] = msgspec.field(default_factory=set)
     """Clients whose connection broke; they may reconnect, or be dead."""
     iterations_without_departures: set[tuple[str, int]] = msgspec.field(default_factory=set)
@@ -122,7 +123,7 @@ class TransientState(msgspec.Struct):
         """Drop what is kept about a client that is gone."""
         self.client_deadlines.pop(client_id, None)
         self.disconnected_clients.discard(client_id)
-        self.client_elements.pop(client_id, None)
+        self.client_counts.pop(client_id, None)
         self.unreachable_workers.pop(client_id, None)
 
     def postpone(self, seconds: float) -> None:

@@ -15,7 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dsnb.dispatcher.split_ranges import SplitRanges
-from dsnb.wire.messages import IndexRange, SplitRange, TaskHolding, TrainerPosition
+from dsnb.elements.content_digest import sum_of_digests
+from dsnb.wire.field_groups import ReaderCount, shared
+from dsnb.wire.messages import ClientReport, IndexRange, SplitRange, TaskHolding, TrainerPosition
 from dsnb.wire.ranges import Ranges
 
 MAX_READERS: Final = 1000
@@ -25,10 +27,10 @@ OTHERS: Final = "others"
 
 
 class ReaderTally(msgspec.Struct, forbid_unknown_fields=True):
-    """How many elements a reader consumed, by its own count; -1 if it has not left, or died without saying it."""
+    """How much a reader consumed, by its own count; None if it has not left, or died without saying it."""
 
     trainer_id: str
-    elements: int = -1
+    count: ReaderCount | None = None
     state: str = "reading"
 
 
@@ -123,14 +125,35 @@ def add_reader(readers: dict[str, ReaderTally], client_id: str, trainer_id: str,
     readers[client_id] = ReaderTally(trainer_id if tally is None else tally.trainer_id)
     gone = [name for name, one in readers.items() if one.state != "reading" and name != OTHERS]
     if len(readers) > MAX_READERS and gone:
-        first, others = readers.pop(gone[0]), readers.setdefault(OTHERS, ReaderTally("", 0, "left"))
-        known = first.elements >= 0 and others.elements >= 0
-        others.elements = others.elements + first.elements if known else -1
-        others.state = "left" if known else "died"
+        first, others = readers.pop(gone[0]), readers.setdefault(OTHERS, ReaderTally("", ReaderCount(), "left"))
+        others.count = sum_of_counts([others.count, first.count])
+        others.state = "left" if others.count is not None else "died"
 
 
-def reader_left(readers: dict[str, ReaderTally], client_id: str, elements: int) -> None:
-    """Note that a client is gone, and how many elements it consumed; -1 if it did not say so."""
+def reader_left(readers: dict[str, ReaderTally], client_id: str, count: ReaderCount | None) -> None:
+    """Note that a client is gone, and how much it consumed; None if it did not say so."""
     tally = readers.get(client_id)
     if tally is not None:
-        tally.elements, tally.state = elements, "died" if elements < 0 else "left"
+        tally.count, tally.state = count, "died" if count is None else "left"
+
+
+def count_of(report: ClientReport) -> ReaderCount:
+    """What a client consumed, by its report."""
+    return ReaderCount(**shared(ReaderCount, report))
+
+
+def sum_of_counts(counts: Iterable[ReaderCount | None]) -> ReaderCount | None:
+    """What clients consumed together; None if that of one is unknown. Without the digest of each there is none of all.
+
+    Example:
+        >>> sum_of_counts([ReaderCount(elements=2), None, ReaderCount(elements=3)])
+        >>> sum_of_counts([ReaderCount(elements=2), ReaderCount(elements=3)])
+        ReaderCount(elements=5, digest=b'')
+    """
+    known = list(counts)
+    total = [count for count in known if count is not None]
+    if len(total) < len(known):
+        return None
+    digests = [count.digest for count in total if count.elements]
+    digest = sum_of_digests(digests) if digests and all(digests) else b""
+    return ReaderCount(elements=sum(count.elements for count in total), digest=digest)

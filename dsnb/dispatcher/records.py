@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from dsnb.monitor.receipt import Receipt
+from dsnb.wire.field_groups import ReaderCount
 from dsnb.wire.messages import DatasetInfo, Loss, ResumePosition, SplitGrant, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.schedule import Leftovers, RoundSchedule
 
@@ -250,13 +251,13 @@ class ClientLeft(Stored, frozen=True, kw_only=True):
         client_id: The client.
         died: Whether it died.
         holdings: What it reported as consumed; of tasks that are gone, also what it held and did not consume.
-        elements: How many elements it consumed by its own count; -1 if it did not say so.
+        count: How much it consumed, by its own count; None if it did not say so.
     """
 
     client_id: str
     died: bool = False
     holdings: tuple[TaskHolding, ...] = ()
-    elements: int = -1
+    count: ReaderCount | None = None
 
 
 class ClientFinished(Stored, frozen=True, kw_only=True):
@@ -265,12 +266,12 @@ class ClientFinished(Stored, frozen=True, kw_only=True):
     Attributes:
         client_id: The client.
         holdings: What it consumed, if it had consumed all that it received; else None.
-        elements: How many elements that is by its own count; -1 if it had not consumed all.
+        count: How much that is by its own count; None if it had not consumed all.
     """
 
     client_id: str
     holdings: tuple[TaskHolding, ...] | None = None
-    elements: int = -1
+    count: ReaderCount | None = None
 
 
 class RepetitionBegun(Stored, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from dsnb.dispatcher.coverage import ReaderTally, TaskCoverage, add_reader, cons
 from dsnb.dispatcher.round_state import Rounds
 from dsnb.dispatcher.split_ranges import Provider, SplitRanges, Unassignment, merge_positions
 from dsnb.monitor.receipt import Receipt
+from dsnb.wire.field_groups import ReaderCount
 from dsnb.wire.messages import Loss, ResumePosition, SplitGrant, SplitRange, TaskHolding, TaskPosition, TrainerPosition
 from dsnb.wire.ranges import Ranges, ranges_from_json, ranges_to_json
 
@@ -214,8 +215,8 @@ class Client(msgspec.Struct, forbid_unknown_fields=True):
     """Whether it was told that it has reached the end of its iteration."""
     final_holdings: tuple[TaskHolding, ...] | None = None
     """What it had consumed by then, if it had consumed everything that it received."""
-    final_elements: int = -1
-    """How many elements that is, by its own count."""
+    final_count: ReaderCount | None = None
+    """How much that is, by its own count."""
 
     def leaves_elements(self, *, died: bool) -> bool:
         """Whether it may leave elements to others, if it leaves now or died."""
@@ -489,7 +490,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             return
         iteration = self.iteration(client.job, client.iteration)
         self._add_consumed(client.trainer_id, client.job, iteration, record.holdings)
-        reader_left(iteration.readers, record.client_id, record.elements)
+        reader_left(iteration.readers, record.client_id, record.count)
         iteration.clients.remove(record.client_id)
         iteration.read &= not client.leaves_elements(died=record.died)
         if self._loses_trainer(client, iteration, record):
@@ -502,7 +503,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     def _client_finished(self, record: r.ClientFinished) -> None:
         client = self.clients[record.client_id]
-        client.finished, client.final_holdings, client.final_elements = True, record.holdings, record.elements
+        client.finished, client.final_holdings, client.final_count = True, record.holdings, record.count
         self.iteration(client.job, client.iteration).read = not self.jobs[client.job].cached
 
     def _loses_trainer(self, client: Client, iteration: Iteration, record: r.ClientLeft) -> bool:

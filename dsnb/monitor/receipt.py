@@ -23,12 +23,14 @@ class ReaderReceipt(StatusRecord, frozen=True, kw_only=True):
         state: "reading", "left", or "died" if it ended without saying what it had consumed.
         elements: How many elements it consumed, by its own count.
         missing: For a trainer that read to the end: how many elements did not reach it.
+        digest: The digest of their contents; empty if it keeps none.
     """
 
     reader: str
     state: str
     elements: int = UNKNOWN
     missing: int = UNKNOWN
+    digest: str = ""
 
 
 class PartReceipt(StatusRecord, frozen=True, kw_only=True):
@@ -77,6 +79,9 @@ class Receipt(StatusRecord, frozen=True, kw_only=True):
         delivered: How many different elements were delivered.
         missing: How many were not; counted once the epoch is over.
         twice: How many deliveries repeated an element that had been delivered before.
+        digest: With `Options(receipts=True)`, the digest of the contents of all that was consumed; with `cached`, of
+            what each trainer consumed. Epochs with the same digest delivered the same elements, each equally often, in
+            whatever order, and by whatever readers and workers.
         readers: Its readers, at most 100.
         parts: Its tasks, at most 100; those from which something is missing come first.
         notes: Why a number is not known.
@@ -92,6 +97,7 @@ class Receipt(StatusRecord, frozen=True, kw_only=True):
     delivered: int = UNKNOWN
     missing: int = UNKNOWN
     twice: int = UNKNOWN
+    digest: str = ""
     readers: tuple[ReaderReceipt, ...] = ()
     parts: tuple[PartReceipt, ...] = ()
     notes: tuple[str, ...] = ()
@@ -133,11 +139,12 @@ class Receipt(StatusRecord, frozen=True, kw_only=True):
             return f" {self.stopped}: {delivered} of {whole} elements had been reported as consumed by then"
         if not self.over:
             return f" is not over yet: {delivered} of {whole} elements so far"
+        contents = f"; contents {self.digest}" if self.digest else ""
         to_each = " to each trainer" if self.cached else ""
         if self.each_once:
             of = "" if self.expected == UNKNOWN else f" of {whole}"
-            return f": {delivered}{of} elements, each once{to_each}"
-        return f": {delivered} of {whole} elements: {self._missing_text()}; {self._twice_text()}"
+            return f": {delivered}{of} elements, each once{to_each}{contents}"
+        return f": {delivered} of {whole} elements: {self._missing_text()}; {self._twice_text()}{contents}"
 
     def _missing_text(self) -> str:
         if self.missing == UNKNOWN:

@@ -176,6 +176,9 @@ class DataService:
         Receipts are kept as long as the job, of its newest 1,000 epochs, and survive a restart of the dispatcher. The
         last 100 jobs that were cancelled or anonymous leave that of their newest epoch.
 
+        If its readers set `Options(receipts=True)`, the receipt has a digest of the contents too. It is the same for
+        epochs and runs that delivered the same elements, in whatever order and with any number of readers and workers.
+
         Args:
             job_name: The job.
             epoch: The epoch, as the status shows it: 1 is the first. None for the newest.
@@ -191,6 +194,11 @@ class DataService:
             ...     count = len(list(data))
             ...     svc.receipt("train")
             epoch 1 of job 'train': 1,000 of 1,000 elements, each once
+            >>> with dsnb.start(workers=1) as svc:
+            ...     data = dsnb.Dataset.range(1000).apply(dsnb.distribute("distributed_epoch", svc, job_name="train"))
+            ...     count = len(list(data.with_options(dsnb.Options(receipts=True))))
+            ...     svc.receipt("train").digest
+            'ae984e1aa1e86b8992623b66b405bfdd'
         """
         self._check_running()
         return fetch_receipt(self.target, self._token, job_name, epoch or 0)

@@ -1181,10 +1181,7 @@ class Dataset:
             >>> array
             array([2, 3])
         """
-        operation = WithOptions(
-            inputs=(self.operation,), deterministic=options.deterministic, writable=options.writable
-        )
-        return Dataset(operation)
+        return Dataset(WithOptions(inputs=(self.operation,), **vars(options)))
 
     @checked()
     def options(self) -> Options:
@@ -1192,7 +1189,7 @@ class Dataset:
 
         Example:
             >>> Dataset.range(3).with_options(Options(deterministic=False)).options()
-            Options(deterministic=False, writable=None)
+            Options(deterministic=False, writable=None, receipts=None)
         """
         return options_of(self.operation)
 

@@ -73,6 +73,7 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
         opened_files: Records the files that sources open; None if they need not be recorded.
         copied_later: Whether elements are copied before user code sees them. Then a source or a recording may return
             views of its memory; otherwise it returns copies.
+        receipts: Whether readers of a service keep a digest of what they consumed.
     """
 
     entropy: int
@@ -89,6 +90,7 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
     allocate: Allocator | None = None
     opened_files: OpenedFiles | None = None
     copied_later: bool = False
+    receipts: bool = False
 
     @property
     def split_size(self) -> int:

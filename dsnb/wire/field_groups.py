@@ -43,6 +43,18 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     on_worker_loss: str = ""
 
 
+class ReaderCount(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client consumed, by its own count.
+
+    Attributes:
+        elements: How many elements.
+        digest: The digest of their contents; empty if it keeps none.
+    """
+
+    elements: int = 0
+    digest: bytes = b""
+
+
 class WorkerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Which process a worker is.
 

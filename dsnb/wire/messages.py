@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dsnb.wire.field_groups import CacheCounters, JobParameters, TaskProgress, WorkerUse
+from dsnb.wire.field_groups import CacheCounters, JobParameters, ReaderCount, TaskProgress, WorkerUse
 from dsnb.wire.schedule import ConsumerReport, Leftovers, RoundsUpdate
 
 
@@ -228,9 +228,8 @@ class ClientOrigin(msgspec.Struct, frozen=True, kw_only=True):
     ordinal: int = 0
 
 
-class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
+class ClientReport(ReaderCount, frozen=True, kw_only=True):
     client_id: str = ""
-    elements: int = 0
     wait_ns: int = 0
     active_ns: int = 0
     lost: int = 0

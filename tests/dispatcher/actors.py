@@ -509,6 +509,8 @@ class SimClient:
     """Who cancelled its job, as it was told."""
     elements: int = 0
     """How many elements its user had."""
+    digest: bytes = b""
+    """What it says of their contents."""
 
     @property
     def tasks(self) -> dict[str, tuple[int, str]]:

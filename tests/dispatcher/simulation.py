@@ -395,8 +395,15 @@ class Service(Model):
         for hold in client.holds.values():
             hold.disconnect(client.client_id)
         del self.clients[client.client_id]
-        elements = client.elements
-        self.call(ClientReport(client_id=client.client_id, leaving=True, holdings=holdings, elements=elements))
+        self.call(
+            ClientReport(
+                client_id=client.client_id,
+                leaving=True,
+                holdings=holdings,
+                elements=client.elements,
+                digest=client.digest,
+            )
+        )
 
     def kill_client(self, client: SimClient, *, silently: bool = False) -> None:
         """Let a client's process die: its connection breaks, or with its host nobody notices."""

@@ -302,3 +302,37 @@ def test_only_the_newest_receipts_of_jobs_that_are_gone_are_kept() -> None:
     assert list(service.core.state.last_receipts) == names[1:]
     with pytest.raises(NotFoundError, match="there is no job"):
         left_by(service, names[0])
+
+
+def receipt_of_two(*digests: bytes, cached: bool = False) -> Receipt:
+    """The receipt of an epoch whose readers had these digests."""
+    service = Service()
+    worker = service.add_worker("w")
+    dataset = service.countable(10)
+    ids = [f"trainer{number}" if cached else "" for number in range(len(digests))]
+    clients = [service.join(dataset, "train", cached=cached, trainer_id=trainer) for trainer in ids]
+    service.ask(service.task(worker), want=4)
+    for client, digest in zip(clients, digests, strict=True):
+        client.digest = digest
+        service.read(client, 2)
+    read_to_the_end(service, *clients)
+    return told(service)
+
+
+@pytest.mark.parametrize(
+    "digests, cached, digest, note",
+    [
+        pytest.param((b"\x01", b"\x02"), False, f"{3:032x}", "", id="sum"),
+        pytest.param((b"\x01", b""), False, "", "not every reader told a digest of contents", id="one without"),
+        pytest.param((b"", b""), False, "", "", id="none"),
+        pytest.param((b"\x01", b"\x01"), True, f"{1:032x}", "", id="same for trainers"),
+        pytest.param((b"\x01", b"\x02"), True, "", "trainers consumed different contents", id="trainers differ"),
+    ],
+)
+def test_the_digests_of_readers_are_added_and_those_of_trainers_compared(
+    digests: tuple[bytes, ...], cached: bool, digest: str, note: str
+) -> None:
+    found = receipt_of_two(*digests, cached=cached)
+    assert found.digest == digest
+    assert note in str(found)
+    assert ("digest" in str(found) or "contents" in str(found)) == bool(digest or note)

@@ -7,7 +7,9 @@ import signal
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import dsnb
@@ -106,11 +108,13 @@ def test_each_trainer_of_the_cache_has_a_line_and_each_epoch_a_receipt() -> None
             data = dsnb.Dataset.range(100).apply(
                 dsnb.distribute("distributed_epoch", service, job_name="shared", cross_trainer_cache=cache)
             )
+            data = data.with_options(dsnb.Options(receipts=True))
             assert len(list(data)) == 100
         found = service.receipt("shared", 1)
         assert "trainer 'a': 100 of 100 elements" in repr(found)
         assert "<b>epoch 1 of job" in found._repr_html_()
         assert found.to_dict()["expected"] == 100
+        assert {reader.digest for reader in found.readers} == {found.digest} != {""}
         with pytest.raises(NotFoundError, match="there is no receipt of epoch 9 of job 'shared'"):
             service.receipt("shared", 9)
 
@@ -127,3 +131,35 @@ def test_cancelled_and_anonymous_jobs_leave_their_receipt() -> None:
         assert len(list(anonymous)) == 99
         assert service.receipt(name).each_once
         elements.close()
+
+
+def digest_of_an_epoch(*, workers: int, readers: int = 1, changed: int = -1, job_name: str = "train") -> str:
+    """The digest of an epoch over samples, of which one may be changed."""
+
+    def sample(number: int) -> dict[str, Any]:
+        return {"image": np.full((4, 5), number), "label": "changed" if number == changed else str(number)}
+
+    with dsnb.start(workers=workers) as service:
+        data = (
+            dsnb.Dataset.range(200).map(sample).apply(dsnb.distribute("distributed_epoch", service, job_name=job_name))
+        )
+        reading = [iter(data.with_options(dsnb.Options(receipts=True))) for _ in range(readers)]
+        for elements in reading:
+            elements.start()
+        while reading:
+            for elements in list(reading):
+                try:
+                    next(elements)
+                except StopIteration:
+                    reading.remove(elements)
+        found = service.receipt(job_name)
+        assert found.each_once
+        assert f"contents {found.digest}" in service.status().job(job_name).receipt
+        return found.digest
+
+
+def test_the_digest_is_that_of_the_contents_whatever_the_number_of_readers_and_workers() -> None:
+    digest = digest_of_an_epoch(workers=1)
+    assert len(digest) == 32
+    assert digest_of_an_epoch(workers=3) == digest_of_an_epoch(workers=2, readers=3) == digest
+    assert digest_of_an_epoch(workers=2, changed=77) != digest

@@ -70,7 +70,7 @@ class SimClient(Member):
         self._inbox.poller.close()
         self._inbox.poller = None  # there are no sockets
         self.tasks = TaskTable(self._inbox, "", options, "token")
-        self.consumption = ConsumptionTracker(self.tasks)
+        self.consumption = ConsumptionTracker(self.tasks, keeps_digest=True)
         self._slice: tuple[TaskRead, int, int, int] | None = None
         """Of the present frame slice: its task, the bytes of one element, the sequence, and the next index."""
         self._elements: deque[int] = deque()
@@ -151,7 +151,8 @@ class SimClient(Member):
         self._reported_at = self.clock()
         holdings = self._last_holdings if self.over else self.tasks.fence(self._halted)
         return m.ClientReport(
-            client_id=self.client_id, elements=self.consumption.consumed, lost=self.tasks.lost, leaving=self.over,
+            client_id=self.client_id, elements=self.consumption.consumed, digest=self.consumption.digest,
+            lost=self.tasks.lost, leaving=self.over,
             losses_received=self._losses_received, instance=self._joined.instance, holdings=holdings,
             unreachable_workers=self.tasks.unreachable_workers,
         )  # fmt: skip
@@ -278,7 +279,7 @@ class SimClient(Member):
         self._slice = task_read, nbytes, sequence, index + 1
         self.world.note(f"  {self.name} consumes {element}, number {index} of task {task_read.info.task_id}")
         self.history.append(Consumed(element, task_read.info.task_id, sequence, index))
-        self.consumption.add_delivered(task_read, 1, nbytes)
+        self.consumption.add_delivered(task_read, 1, nbytes, self.consumption.hashes([element]))
         self.consumption.mark_consumed(1)
         if self.options.max_outstanding_requests:
             self.tasks.flush_acks(self.clock())
@@ -344,7 +345,8 @@ class SimClient(Member):
         self._busy = True
         assert self._joined is not None
         final = m.ClientReport(
-            client_id=self.client_id, elements=self.consumption.consumed, leaving=True, lost=self.tasks.lost,
+            client_id=self.client_id, elements=self.consumption.consumed, digest=self.consumption.digest,
+            leaving=True, lost=self.tasks.lost,
             losses_received=self._losses_received, instance=self._joined.instance,
             holdings=self.tasks.consumed_holdings(),
         )  # fmt: skip

@@ -6,6 +6,7 @@ from collections import Counter
 
 from dsnb.client.options import ShardingPolicy
 from dsnb.dispatcher.handlers.receipts import receipt
+from dsnb.elements.content_digest import digest_of, element_hash
 from dsnb.monitor.receipt import UNKNOWN, Receipt
 from tests.simulation.client import SimClient
 from tests.simulation.dispatcher import JOB
@@ -33,6 +34,8 @@ def _check(plan: Plan, found: Receipt, clients: list[SimClient]) -> None:
     if plan.cached:
         _check_trainers(plan, found, clients)
         return
+    received = [element for client in clients for element in client.consumed]
+    assert found.digest in ("", _digest(received)), f"the digest is of other elements: {found}"
     missing, twice = _differences(plan, found, clients)
     assert found.missing in (UNKNOWN, missing), f"{missing} elements are missing, and the receipt says: {found}"
     assert found.twice in (UNKNOWN, twice), f"{twice} elements came twice, and the receipt says: {found}"
@@ -40,10 +43,16 @@ def _check(plan: Plan, found: Receipt, clients: list[SimClient]) -> None:
     if found.missing and all(part.exact for part in found.parts if part.missing) and not died:
         named = [number for part in found.parts for place in part.missing_at for number in _numbers_of(place)]
         _check_named(plan, named, clients)
+    if not died and received:
+        assert found.digest, f"no reader died, and there is no digest: {found}"
     if not died and not any(part.restarts for part in found.parts):
         assert found.twice != UNKNOWN, f"no reader died, and the receipt says: {found}"
     if not any(part.state == "lost" or part.restarts for part in found.parts):
         assert found.missing != UNKNOWN, f"no worker was lost, and the receipt says: {found}"
+
+
+def _digest(elements: list[int]) -> str:
+    return digest_of(map(element_hash, elements)).hex() if elements else ""
 
 
 def _numbers_of(place: str) -> range:
@@ -75,7 +84,9 @@ def _differences(plan: Plan, found: Receipt, clients: list[SimClient]) -> tuple[
 def _check_trainers(plan: Plan, found: Receipt, clients: list[SimClient]) -> None:
     total = len(plan.expected())
     for reader in found.readers:
-        received = sum(len(client.consumed) for client in clients if client.options.trainer_id == reader.reader)
+        elements = [e for client in clients if client.options.trainer_id == reader.reader for e in client.consumed]
+        received = len(elements)
+        assert reader.digest in ("", _digest(elements)), f"the digest of {reader.reader} is of other elements: {found}"
         assert reader.elements in (UNKNOWN, received), f"{reader.reader} received {received}: {found}"
         if reader.missing != UNKNOWN and plan.mode is not ShardingPolicy.OFF:
             assert reader.missing == max(0, total - received), f"{reader.reader} received {received}: {found}"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.coverage import count_of
 from dsnb.dispatcher.handlers import (
     cached_iterations,
     job_parameters,
@@ -24,7 +25,7 @@ from dsnb.dispatcher.state import ENDED, Client, Iteration, Job, Task
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError, did_you_mean
 from dsnb.monitor.formatting import format_mode
 from dsnb.pipeline.modes import MODES, STATIC_MODES
-from dsnb.wire.field_groups import JobParameters, shared
+from dsnb.wire.field_groups import JobParameters, ReaderCount, shared
 from dsnb.wire.job_names import qualified_job_name
 from dsnb.wire.messages import ClientRelease, EndRequest, JoinReply, JoinRequest, TaskHolding, TrainerPosition
 
@@ -180,16 +181,16 @@ def remove_client(
     reported: tuple[TaskHolding, ...] = (),
     *,
     died: bool = False,
-    elements: int = -1,
+    count: ReaderCount | None = None,
 ) -> None:
     """Remove a client from its iteration. Elements that it was sent and did not consume go to the other clients.
 
     What the client consumed, by the holdings `reported` now and before, is recorded: its workers may die before they
-    report it. So is how many `elements` it consumed, by its own count; -1 if it did not say so.
+    report it. So is its own `count` of that; None if it did not say so.
     """
     iteration = core.state.iteration(client.job, client.iteration)
     if died:  # what it reported when it confirmed its end may be all that is known of it
-        reported, elements = reported or client.final_holdings or (), client.final_elements
+        reported, count = reported or client.final_holdings or (), client.final_count
     before = [table.pop(client.client_id, None) for table in core.transient.holdings.values()]
     holdings = [
         replace(holding, held=()) if holding.task_id in core.state.tasks else holding
@@ -197,7 +198,7 @@ def remove_client(
         if holding is not None
     ]
     told = tuple(holding for holding in holdings if holding.consumed or holding.held)
-    core.record(r.ClientLeft(client_id=client.client_id, died=died, holdings=told, elements=elements))
+    core.record(r.ClientLeft(client_id=client.client_id, died=died, holdings=told, count=count))
     if client.leaves_elements(died=died):
         core.transient.iterations_without_departures.discard((client.job, client.iteration))
     core.transient.forget_client(client.client_id)
@@ -264,8 +265,8 @@ def confirm_end(core: Context, request: EndRequest) -> bool:
         end_all_tasks(core, client.job, iteration)
     else:  # recorded, as the dispatcher may be restarted before the last client leaves and thereby ends the iteration
         holdings = _consumed_holdings(request)
-        elements = request.final_report.elements if request.final_report is not None and holdings is not None else -1
-        core.record(r.ClientFinished(client_id=client.client_id, holdings=holdings, elements=elements))
+        count = count_of(request.final_report) if request.final_report is not None and holdings is not None else None
+        core.record(r.ClientFinished(client_id=client.client_id, holdings=holdings, count=count))
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsnb.dispatcher import events as e
 from dsnb.dispatcher import records as r
 from dsnb.dispatcher.context import Context
+from dsnb.dispatcher.coverage import count_of
 from dsnb.dispatcher.handlers import (
     cached_iterations,
     datasets,
@@ -18,7 +19,7 @@ from dsnb.dispatcher.handlers import (
 from dsnb.dispatcher.split_ranges import trainer_position
 from dsnb.dispatcher.state import Iteration, Job, Task, Worker
 from dsnb.errors import FailedPreconditionError, NotFoundError
-from dsnb.wire.field_groups import WorkerIdentity, shared
+from dsnb.wire.field_groups import ReaderCount, WorkerIdentity, shared
 from dsnb.wire.messages import (
     ClientReport,
     Loss,
@@ -363,12 +364,12 @@ def client_reported(core: Context, report: ClientReport) -> None:
     if report.consumer is not None:
         rounds.consumer_reported(core, client_id, report.consumer)
     if report.leaving:
-        remove_client(core, client_id, report.holdings, elements=report.elements)
+        remove_client(core, client_id, report.holdings, count=count_of(report))
         return
     reassignment.holdings_reported(core, client_id, report.holdings)
     if client_id not in core.state.clients:
         raise jobs.unknown_client_error(client_id)
-    core.transient.client_elements[client_id] = report.elements
+    core.transient.client_counts[client_id] = count_of(report)
     core.transient.disconnected_clients.discard(client_id)
     core.transient.client_deadlines[client_id] = core.now + core.config.client_timeout_ms / 1000
     known = core.transient.unreachable_workers.pop(client_id, {})
@@ -390,9 +391,9 @@ def remove_client(
     holdings: tuple[TaskHolding, ...] = (),
     *,
     died: bool = False,
-    elements: int = -1,
+    count: ReaderCount | None = None,
 ) -> None:
-    """Remove a client that leaves with these holdings after so many elements, or that died.
+    """Remove a client that leaves with these holdings and this count of what it consumed, or that died.
 
     An iteration without clients is collected later; an anonymous job is dropped at once.
     """
@@ -405,7 +406,7 @@ def remove_client(
         return
     job = core.state.jobs[client.job]
     iteration = job.iterations[client.iteration]
-    jobs.remove_client(core, client, holdings, died=died, elements=elements)
+    jobs.remove_client(core, client, holdings, died=died, count=count)
     if not iteration.finished:
         reassignment.count_undelivered(core, job.name, iteration, client.trainer_id, holdings)
     cached_iterations.finish_if_all_ended(core, job.name, iteration)

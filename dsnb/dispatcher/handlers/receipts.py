@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from dsnb.dispatcher.context import Context
-from dsnb.dispatcher.coverage import ReaderTally, TaskCoverage
+from dsnb.dispatcher.coverage import ReaderTally, TaskCoverage, sum_of_counts
 from dsnb.dispatcher.handlers import jobs, reassignment, shards
 from dsnb.dispatcher.state import Iteration, Job, Task
+from dsnb.elements.content_digest import sum_of_digests
 from dsnb.errors import NotFoundError
 from dsnb.monitor.formatting import plural
 from dsnb.monitor.receipt import UNKNOWN, PartReceipt, ReaderReceipt, Receipt
 from dsnb.pipeline.registered import registered_inexact_reason
+from dsnb.wire.field_groups import ReaderCount
 from dsnb.wire.messages import ReceiptRequest, SplitRange
 
 _MAX_LISTED = 100
@@ -76,6 +78,7 @@ def receipt(core: Context, job: Job, number: int) -> Receipt:
     else:
         delivered, missing, twice, notes = _received(job, readers, list(parts.values()), expected)
     notes += (f"no worker came for shard {shard}" for shard in shards.without_worker(core, iteration))
+    digest = _digest(job, readers, notes)
     over = iteration.finished and all(core.state.clients[client].finished for client in iteration.clients)
     listed = [_part(core, job, iteration, task_id, part) for task_id, part in parts.items()]
     return Receipt(
@@ -88,6 +91,7 @@ def receipt(core: Context, job: Job, number: int) -> Receipt:
         delivered=delivered,
         missing=missing if over else UNKNOWN,
         twice=twice if over else UNKNOWN,
+        digest=digest if over else "",
         readers=tuple(readers[:_MAX_LISTED]),
         parts=() if job.cached or job.num_consumers else tuple(_worst_first(listed)[:_MAX_LISTED]),
         notes=tuple(notes) if over else (),
@@ -137,9 +141,9 @@ def _readers(core: Context, job: Job, iteration: Iteration, expected: int) -> li
         grouped.setdefault(name or tally.trainer_id or f"reader {client_id}", []).append((client_id, tally))
     found = []
     for name, tallies in grouped.items():
-        counts = [_count(core, client_id, tally) for client_id, tally in tallies]
+        count = sum_of_counts(_count(core, client_id, tally) for client_id, tally in tallies)
         states = {tally.state for _, tally in tallies}
-        total = _total(counts)
+        total = UNKNOWN if count is None else count.elements
         ended = job.cached and name in iteration.ended_trainers and expected >= 0 and total >= 0
         found.append(
             ReaderReceipt(
@@ -147,22 +151,34 @@ def _readers(core: Context, job: Job, iteration: Iteration, expected: int) -> li
                 state=next(state for state in ("reading", "died", "left") if state in states),
                 elements=total,
                 missing=max(0, expected - total) if ended else UNKNOWN,
+                digest="" if count is None else count.digest.hex(),
             )
         )
     return found
 
 
-def _count(core: Context, client_id: str, tally: ReaderTally) -> int:
+def _count(core: Context, client_id: str, tally: ReaderTally) -> ReaderCount | None:
     client = core.state.clients.get(client_id)
-    if client is None:
-        return tally.elements
-    reported = core.transient.client_elements.get(client_id, UNKNOWN)
-    return client.final_elements if client.final_elements != UNKNOWN else reported
+    return tally.count if client is None else client.final_count or core.transient.client_counts.get(client_id)
 
 
 def _total(counts: Sequence[int]) -> int:
     """The sum of numbers; unknown if one of them is."""
     return UNKNOWN if UNKNOWN in counts else sum(counts)
+
+
+def _digest(job: Job, readers: list[ReaderReceipt], notes: list[str]) -> str:
+    """The digest of what all readers consumed, or of what each trainer consumed; empty if it is not known."""
+    digests = [reader.digest for reader in readers if reader.elements]
+    if not any(digests):
+        return ""
+    if not all(digests):
+        notes.append("not every reader told a digest of contents")
+        return ""
+    if job.cached and len(set(digests)) > 1:
+        notes.append("trainers consumed different contents, by their digests")
+        return ""
+    return digests[0] if job.cached else sum_of_digests(map(bytes.fromhex, digests)).hex()
 
 
 # ---- counts
@@ -259,7 +275,8 @@ def _missing_at(core: Context, job: Job, part: TaskCoverage) -> tuple[list[str],
     in_order = part.expected != UNKNOWN and not registered_inexact_reason(info, job.mode)
     if job.mode != "DYNAMIC":
         whole = "its pass" if part.shard < 0 else f"shard {part.shard}"
-        return [f"elements {_span(*numbers)} of {whole}" for numbers in part.missing()] if in_order else [], in_order
+        spans = [_span(first + part.skipped, end + part.skipped) for first, end in part.missing()] if in_order else []
+        return [f"elements {span} of {whole}" for span in spans], in_order
     exact = in_order and info.in_split_order and not part.splits.truncated
     found = part.missing_splits() if exact else part.last_splits() if part.expected != len(part.consumed) else []
     return [_split_text(core, job, one) for one in found], exact

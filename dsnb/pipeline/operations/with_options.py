@@ -31,6 +31,8 @@ class Options:
             `map` and `interleave` return what is ready first, if they use threads and their own
             argument does not say otherwise. None means True.
         writable: True returns copies that the user may write to; otherwise arrays are read-only. None means False.
+        receipts: True has readers of a service add a digest of the contents of what they consumed to the receipt of the
+            epoch, see `DataService.receipt`. None means False.
 
     Raises:
         InvalidArgumentError: for other values, and for unknown settings.
@@ -39,11 +41,12 @@ class Options:
         >>> options = Options()
         >>> options.deterministic = False
         >>> options
-        Options(deterministic=False, writable=None)
+        Options(deterministic=False, writable=None, receipts=None)
     """
 
     deterministic: bool | None = None
     writable: bool | None = None
+    receipts: bool | None = None
 
     @checked(name=anything, value=anything)
     def __setattr__(self, name: str, value: Any) -> None:
@@ -60,7 +63,7 @@ class Options:
 
         Example:
             >>> Options(deterministic=False, writable=True).merge(Options(deterministic=True))
-            Options(deterministic=True, writable=True)
+            Options(deterministic=True, writable=True, receipts=None)
         """
         chosen = {field.name: getattr(later, field.name) for field in fields(self)}
         return Options(**{name: getattr(self, name) if value is None else value for name, value in chosen.items()})
@@ -72,16 +75,23 @@ class WithOptions(Unchanged, frozen=True, kw_only=True):
     passes_through = True
     deterministic: bool | None = None
     writable: bool | None = None
+    receipts: bool | None = None
+
+    @property
+    def options(self) -> Options:
+        """The settings."""
+        return Options(deterministic=self.deterministic, writable=self.writable, receipts=self.receipts)
 
     @property
     def name(self) -> str:
-        given = {"deterministic": self.deterministic, "writable": self.writable}
+        given = vars(self.options)
         return f"with_options({', '.join(f'{name}={value}' for name, value in given.items() if value is not None)})"
 
     def __dsnb_result__(self) -> Operation:
         if self.deterministic is None:
             return self.inputs[0]
-        return self if self.writable is None else replace(self, writable=None)
+        plain = replace(self, writable=None, receipts=None)
+        return self if plain == self else plain
 
     def build(self, context: BuildContext) -> Stage:
         """Return the input's own stage."""
@@ -94,10 +104,12 @@ def options_of(operation: Operation) -> Options:
     found = Options()
     for step in walk(operation):
         if isinstance(step, WithOptions):
-            found = found.merge(Options(deterministic=step.deterministic, writable=step.writable))
+            found = found.merge(step.options)
     return found
 
 
 def build_pipeline(operation: Operation, context: BuildContext) -> Stage:
     """Build the stage of a whole pipeline with its settings applied."""
-    return operation.build(replace(context, deterministic=options_of(operation).deterministic is not False))
+    options = options_of(operation)
+    context = replace(context, deterministic=options.deterministic is not False, receipts=options.receipts is True)
+    return operation.build(context)

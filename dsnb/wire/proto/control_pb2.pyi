@@ -343,7 +343,7 @@ class JoinReply(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ..., deployment_mode: _Optional[str] = ...) -> None: ...
 
 class ClientReport(_message.Message):
-    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns", "origin", "unreachable_workers", "lost_parts")
+    __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns", "origin", "unreachable_workers", "lost_parts", "digest")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     WAIT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -360,6 +360,7 @@ class ClientReport(_message.Message):
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_WORKERS_FIELD_NUMBER: _ClassVar[int]
     LOST_PARTS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     elements: int
     wait_ns: int
@@ -376,7 +377,8 @@ class ClientReport(_message.Message):
     origin: ClientOrigin
     unreachable_workers: _containers.RepeatedScalarFieldContainer[str]
     lost_parts: int
-    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ..., convert_ns: _Optional[int] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ..., unreachable_workers: _Optional[_Iterable[str]] = ..., lost_parts: _Optional[int] = ...) -> None: ...
+    digest: bytes
+    def __init__(self, client_id: _Optional[str] = ..., elements: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., lost: _Optional[int] = ..., seq: _Optional[int] = ..., leaving: bool = ..., losses_received: _Optional[int] = ..., instance: _Optional[str] = ..., decode_ns: _Optional[int] = ..., consumer: _Optional[_Union[ConsumerReport, _Mapping]] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ..., convert_ns: _Optional[int] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ..., unreachable_workers: _Optional[_Iterable[str]] = ..., lost_parts: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class ClientOrigin(_message.Message):
     __slots__ = ("cell", "pid", "host", "ordinal")
@@ -539,7 +541,7 @@ class ReceiptRequest(_message.Message):
     def __init__(self, job_name: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("job", "epoch", "mode", "cached", "over", "expected", "delivered", "missing", "twice", "readers", "parts", "notes", "stopped")
+    __slots__ = ("job", "epoch", "mode", "cached", "over", "expected", "delivered", "missing", "twice", "readers", "parts", "notes", "stopped", "digest")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -553,6 +555,7 @@ class Receipt(_message.Message):
     PARTS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     mode: str
@@ -566,19 +569,22 @@ class Receipt(_message.Message):
     parts: _containers.RepeatedCompositeFieldContainer[PartReceipt]
     notes: _containers.RepeatedScalarFieldContainer[str]
     stopped: str
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., over: bool = ..., expected: _Optional[int] = ..., delivered: _Optional[int] = ..., missing: _Optional[int] = ..., twice: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[ReaderReceipt, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartReceipt, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ...) -> None: ...
+    digest: str
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., over: bool = ..., expected: _Optional[int] = ..., delivered: _Optional[int] = ..., missing: _Optional[int] = ..., twice: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[ReaderReceipt, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartReceipt, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., stopped: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class ReaderReceipt(_message.Message):
-    __slots__ = ("reader", "state", "elements", "missing")
+    __slots__ = ("reader", "state", "elements", "missing", "digest")
     READER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     reader: str
     state: str
     elements: int
     missing: int
-    def __init__(self, reader: _Optional[str] = ..., state: _Optional[str] = ..., elements: _Optional[int] = ..., missing: _Optional[int] = ...) -> None: ...
+    digest: str
+    def __init__(self, reader: _Optional[str] = ..., state: _Optional[str] = ..., elements: _Optional[int] = ..., missing: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class PartReceipt(_message.Message):
     __slots__ = ("task_id", "worker", "state", "expected", "delivered", "missing_at", "exact", "restarts")
