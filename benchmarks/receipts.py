@@ -1,7 +1,10 @@
-"""What digests of contents cost, `Options(receipts=True)`: processor time of a worker and a reader, in paired runs.
+"""What digests of contents cost, `Options(receipts=True)`: processor time of a worker and its reader, in paired runs.
 
-`python -m benchmarks.receipts [--pairs 10]`. Both of a pair read the same data from one worker in a process of its own,
-through shared memory, and which of them is first alternates. Printed is the mean with its 95 % interval.
+`python -m benchmarks.receipts [--pairs 10] [--only KIND ...]`. The two of a pair read the same data by turns from a
+worker in a process of its own, through shared memory, so that other load of the machine falls on both. Digests are
+computed in the reader's thread: what that thread needs more is compared with all that both processes need for a batch
+without digests. The user of each copies every batch once, as on the way to a device.
+Printed is the mean over the pairs with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import io
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,88 +24,104 @@ from PIL import Image
 import dsnb
 from dsnb.notebook.service import DataService
 
-_T_95 = {5: 2.571, 9: 2.262, 19: 2.093}
+_TURNS = 10
+"""How often each of a pair has its turn, after a first turn that is not measured."""
+_T_95 = {4: 2.776, 9: 2.262, 19: 2.093}
 """Quantiles of Student's distribution by degrees of freedom; others are close to 2.1."""
 
 
-def jpegs() -> dsnb.Dataset:
-    """16 batches of 32 decoded pictures, 4.8 MB each."""
-    noise = np.random.default_rng(0).integers(0, 255, (28, 28, 3), np.uint8)
+def photos() -> dsnb.Dataset:
+    """Batches of 32 pictures, 4.8 MB: JPEG of 500x375 (60 KB) decoded, cropped, resized to 224x224, mirrored."""
+    rng = np.random.default_rng(0)
+    shapes = Image.fromarray(rng.integers(0, 255, (24, 32, 3), np.uint8)).resize((500, 375), Image.Resampling.BICUBIC)
+    grain = rng.normal(0, 6, (375, 500, 3))
     buffer = io.BytesIO()
-    Image.fromarray(noise).resize((224, 224)).save(buffer, "JPEG")
-    picture = buffer.getvalue()
+    Image.fromarray((np.asarray(shapes) + grain).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+    photo = buffer.getvalue()
 
     def decode(number: int) -> tuple[np.ndarray, int]:
-        return np.asarray(Image.open(io.BytesIO(picture))), number
+        left, top = number % 180, number % 55
+        picture = Image.open(io.BytesIO(photo)).crop((left, top, left + 320, top + 320)).resize((224, 224))
+        array = np.asarray(picture)
+        return array[:, ::-1] if number % 2 else array, number
 
-    return dsnb.Dataset.range(16 * 32).map(decode).batch(32)
+    return dsnb.Dataset.range(1 << 40).map(decode).batch(32)
 
 
 def normalized() -> dsnb.Dataset:
-    """50 batches of 32 pictures as float32 between 0 and 1, 19 MB each."""
+    """Batches of 32 pictures as float32 between 0 and 1, 19 MB: one NumPy expression for each picture."""
     picture = np.random.default_rng(0).integers(0, 255, (224, 224, 3), np.uint8)
 
     def scale(number: int) -> tuple[np.ndarray, int]:
         return picture.astype(np.float32) / 255, number
 
-    return dsnb.Dataset.range(50 * 32).map(scale).batch(32)
+    return dsnb.Dataset.range(1 << 40).map(scale).batch(32)
 
 
 def rows() -> dsnb.Dataset:
-    """200 batches of 256 rows with 30 numbers, 31 KB each, which a function made one by one."""
+    """Batches of 256 rows with 30 numbers, 31 KB, which a function makes one by one."""
 
     def features(number: int) -> np.ndarray:
         return np.sqrt(np.arange(number, number + 30, dtype=np.float32))
 
-    return dsnb.Dataset.range(200 * 256).map(features).batch(256)
+    return dsnb.Dataset.range(1 << 40).map(features).batch(256)
 
 
 def moved() -> dsnb.Dataset:
-    """500 times the same batch of 5 MB: no work but to hand it over."""
-    return dsnb.Dataset.from_tensors(np.ones((50, 100_000), np.uint8)).repeat(500)
+    """The same batch of 5 MB again and again: no work but to hand it over."""
+    return dsnb.Dataset.from_tensors(np.ones((50, 100_000), np.uint8)).repeat()
 
 
 def scalars() -> dsnb.Dataset:
-    """100,000 numbers, one by one."""
-    return dsnb.Dataset.range(100_000)
+    """Single numbers."""
+    return dsnb.Dataset.range(1 << 40)
 
 
-def cost_s(service: DataService, data: dsnb.Dataset, *, receipts: bool) -> float:
-    """The processor seconds of one epoch, of this process and the worker's."""
-    read = data.apply(dsnb.distribute("parallel_epochs", service)).with_options(dsnb.Options(receipts=receipts))
-    before = _cpu_s(service)
-    for _ in read:
-        pass
-    return _cpu_s(service) - before
+KINDS = ((photos, 2), (normalized, 5), (rows, 60), (moved, 20), (scalars, 50_000))
+"""Kinds of data, each with the number of batches of one turn."""
 
 
-def _cpu_s(service: DataService) -> float:
+def added_percent(service: DataService, data: dsnb.Dataset, batches: int) -> float:
+    """How much more processor time digests cost, in percent, by one pair."""
+    read = data.apply(dsnb.distribute("parallel_epochs", service))
+    pair = [iter(read.with_options(dsnb.Options(receipts=receipts))) for receipts in (False, True)]
+    threads, began = [0, 0], 0.0
+    for turn in range(_TURNS + 1):
+        if turn == 1:  # in the first one, the reader's buffers reach their size
+            began = _processor_s(service)
+        for at, elements in list(enumerate(pair))[:: 1 if turn % 2 else -1]:
+            needed = _needed_ns(elements, batches)
+            threads[at] += needed if turn else 0
+    total = _processor_s(service) - began
+    for elements in pair:
+        elements.close()
+    added = (threads[1] - threads[0]) / 1e9
+    return 200 * added / (total - added)
+
+
+def _needed_ns(elements: Iterator[Any], batches: int) -> int:
+    began = time.thread_time_ns()
+    for element in islice(elements, batches):
+        np.array(element[0] if isinstance(element, tuple) else element)
+    return time.thread_time_ns() - began
+
+
+def _processor_s(service: DataService) -> float:
+    """What this process and the worker have needed so far."""
     return time.process_time() + sum(worker.cpu_ns for worker in service.status().workers) / 1e9
-
-
-def measure(service: DataService, make: Callable[[], dsnb.Dataset], pairs: int) -> None:
-    """Print what digests add to the cost of one kind of data."""
-    data = make()
-    cost_s(service, data, receipts=True)  # the first epoch loads the pipeline
-    more, without = list[float](), list[float]()
-    for number in range(pairs):
-        costs = {receipts: cost_s(service, data, receipts=receipts) for receipts in (number % 2 == 0, number % 2 == 1)}
-        without.append(costs[False])
-        more.append(100 * (costs[True] / costs[False] - 1))
-    half = _T_95.get(pairs - 1, 2.1) * statistics.stdev(more) / math.sqrt(pairs)
-    base, mean = statistics.median(without), statistics.mean(more)
-    print(f"{make.__name__:10} {base:6.2f} s, with digests {mean:+5.1f} % +- {half:.1f}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--only", nargs="*", default=[], help="kinds of data")
     options = parser.parse_args()
+    pairs, only = options.pairs, options.only
     with dsnb.start(workers=1, name="receipts", isolation="process") as service:
-        for make in (jpegs, normalized, rows, moved, scalars):
-            if not options.only or make.__name__ in options.only:
-                measure(service, make, options.pairs)
+        for make, batches in (kind for kind in KINDS if not only or kind[0].__name__ in only):
+            more = [added_percent(service, make(), batches) for _ in range(pairs)]
+            half = _T_95.get(pairs - 1, 2.1) * statistics.stdev(more) / math.sqrt(pairs)
+            print(f"{make.__name__:10} {statistics.mean(more):+6.2f} % +- {half:.2f}   {make.__doc__}", flush=True)
 
 
 if __name__ == "__main__":
