@@ -29,6 +29,7 @@ from dsnb.errors import (
 )
 from dsnb.monitor.formatting import plural
 from dsnb.processes import host_id
+from dsnb.storage.failpoints import Failpoint
 from dsnb.transfer import local
 from dsnb.transfer.protocol import FIRST_GRANT, ReadHandle
 from dsnb.transfer.selection import choose_transfer, transfer_protocol, transfer_unavailable
@@ -49,6 +50,7 @@ ATTEMPTS = 30
 Then the dispatcher says whether the worker runs; if it is dead, another one gets its tasks."""
 
 _PING_TIMEOUT_S = 2.0
+_CREDIT = Failpoint("credit send", can_fail=False)
 
 _MAX_SHARED_MEMORY_ATTEMPTS = 7
 """Attempts to open shared memory that was requested and is not there: about 3 s, enough for the dispatcher to notice
@@ -633,9 +635,10 @@ class TaskTable:
             # No grant during a recall: the worker keeps the largest grant that it received, so a grant sent now
             # would undo the recall.
             granted = account.granted if grant and not account.recalling else 0
-            task_read.connection.credit(
-                granted, account.consumed, task_read.max_bytes, account.received, account.dequeued
-            )
+            with _CREDIT:
+                task_read.connection.credit(
+                    granted, account.consumed, task_read.max_bytes, account.received, account.dequeued
+                )
 
     # ---- closing
 

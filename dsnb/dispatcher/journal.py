@@ -24,6 +24,7 @@ from dsnb.dispatcher.invariants import validate
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, state_from_json
 from dsnb.errors import AlreadyExistsError, DataLossError, DsnbError, FailedPreconditionError, UnavailableError
+from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.sqlite import Database, DatabaseKind
 
 FORMAT = 7
@@ -80,6 +81,7 @@ _JOURNAL = DatabaseKind(
     busy_timeout_s=0.2,
     exclusive=True,
     auto_vacuum=True,
+    commit=Failpoint("journal commit"),
 )
 
 

@@ -19,6 +19,7 @@ from dsnb.dispatcher.service import Dispatcher
 from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
+from dsnb.storage.failpoints import Failpoint
 from dsnb.transfer import local
 from dsnb.wire import discovery
 from dsnb.wire.addresses import AUTO, format_address, port_numbers, reachable_host, target_address
@@ -28,6 +29,8 @@ from dsnb.wire.lifecycle import StopOnce
 from dsnb.wire.security import load_or_create_token, new_token
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.stopped_services import note_started, note_stopped
+
+_PORT_WRITE = Failpoint("port write")
 
 
 class DispatchServer:
@@ -266,7 +269,7 @@ def _save_port(config: DispatcherConfig, port: int) -> None:
     if config.work_dir is not None and config.fault_tolerant_mode is not False:
         with suppress(OSError):  # a convenience: the service works without the saved port
             handle = os.open(Path(config.work_dir, "port"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "w", encoding="ascii") as file:
+            with os.fdopen(handle, "w", encoding="ascii") as file, _PORT_WRITE:
                 file.write(str(port))
 
 

@@ -43,6 +43,7 @@ from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import CancelledError, FailedPreconditionError, NotFoundError, UnavailableError, did_you_mean
 from dsnb.monitor.receipt import Receipt
 from dsnb.monitor.snapshot import EventStatus, Snapshot
+from dsnb.storage.failpoints import Failpoint
 from dsnb.wire.messages import (
     ClientReport,
     ClientUpdate,
@@ -64,6 +65,7 @@ _log = logging.getLogger(__name__)
 _LEAVING = (WorkerLeft, ClientLeft, JobForgotten, JobCancelled, IterationDropped, IterationArchived)
 """The records after which a worker, a client or a job may be gone."""
 _MAX_EVENTS = 200
+_CARRY_OUT = Failpoint("decision carry out", can_fail=False)
 _REPORT_TIMEOUT_S = 0.25
 _CONNECT_TIMEOUT_S = 0.1
 """How long a status waits for clients that have joined and not opened their control streams yet."""
@@ -183,8 +185,9 @@ class Dispatcher:
         # scans all workers; and after an error, because the caller may not be in the state.
         if decision.error is not None or any(isinstance(record, _LEAVING) for record in decision.records):
             self._forget_gone()
-        for instruction in decision.instructions:
-            self._carry_out(instruction)
+        with _CARRY_OUT:
+            for instruction in decision.instructions:
+                self._carry_out(instruction)
         self._changed.notify_all()
 
     def _archive(self, records: Iterable[Record]) -> None:

@@ -31,6 +31,7 @@ from dsnb.errors import (
 from dsnb.monitor.formatting import plural
 from dsnb.monitor.snapshot import VERSION, Snapshot
 from dsnb.monitor.watch import fetch_snapshot
+from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.sqlite import Database, DatabaseKind
 from dsnb.system_limits import limit_error
 from dsnb.wire.codec import decode, encode
@@ -308,5 +309,6 @@ RUN_FILE = DatabaseKind(
     foreign_error=_foreign_error,
     format_error=_format_error,
     private=False,
+    commit=Failpoint("run file commit"),
 )
 """The kind of a run file."""

@@ -1,27 +1,42 @@
 """Failpoints: named points before and after each step that a promise depends on, where a test can stop a process.
 
 A `Failpoint` is created at import, in the module with the step that it names. All are listed in `FAILPOINTS`, so that a
-test can check that each was reached. A failpoint does nothing unless a hook is set; only tests set one, to kill,
-suspend or fail the process there.
+test can check that each was reached. A failpoint does nothing unless a hook is set, or the environment variable
+`DSNB_FAULT` names it. Both are for tests: they kill, suspend or fail the process there.
+
+`DSNB_FAULT` has the form `NAME/WHEN:ACTION` or `NAME/WHEN:ACTION:COUNT`, as in `journal commit/after:kill:3`: the
+process is killed after its third commit. WHEN is "before" or "after", and ACTION one of
+
+* "kill": SIGKILL;
+* "suspend": SIGSTOP;
+* "fail": an OSError, as of a disk that is full. Only where `Failpoint.can_fail` is true.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Final, Literal, get_args
 
 When = Literal["before", "after"]
+Action = Literal["kill", "suspend", "fail"]
 Hook = Callable[[str, When], None]
 
+FAULT_VARIABLE: Final = "DSNB_FAULT"
 FAILPOINTS: dict[str, Failpoint] = {}
 """All failpoints, by name."""
-
-_hook: Hook | None = None
 
 
 class Failpoint:
     """One step, as a context manager around it. The hook is called with "after" only if the step succeeded.
+
+    Args:
+        name: The step.
+        can_fail: Whether an OSError may come from it, as of a system call.
 
     Example:
         >>> rename = Failpoint("manifest rename")
@@ -29,11 +44,11 @@ class Failpoint:
         ...     os.replace(temporary, path)
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("can_fail", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, can_fail: bool = True) -> None:
         assert name not in FAILPOINTS, f"two steps are called {name!r}"
-        self.name = name
+        self.name, self.can_fail = name, can_fail
         FAILPOINTS[name] = self
 
     def __enter__(self) -> None:
@@ -43,6 +58,49 @@ class Failpoint:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if _hook is not None and kind is None:
             _hook(self.name, "after")
+
+
+class Fault:
+    """A hook that does something to its process when a failpoint is reached for the n-th time.
+
+    Args:
+        text: What `DSNB_FAULT` says.
+
+    Raises:
+        ValueError: the text has another form.
+
+    Example:
+        >>> fault = Fault("journal commit/after:kill:3")
+        >>> fault.name, fault.when, fault.action, fault.left
+        ('journal commit', 'after', 'kill', 3)
+    """
+
+    def __init__(self, text: str) -> None:
+        point, action, *count = text.split(":")
+        name, _, when = point.rpartition("/")
+        if not name or when not in get_args(When) or action not in get_args(Action) or len(count) > 1:
+            raise ValueError(f"{FAULT_VARIABLE} is {text!r}; it must be like 'journal commit/after:kill:3'")
+        self.name, self.when, self.action = name, when, action
+        self.left = int(count[0]) if count else 1
+        """How many times the failpoint is still to be reached."""
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, when: When) -> None:
+        if (name, when) != (self.name, self.when):
+            return
+        with self._lock:
+            self.left -= 1
+            due = not self.left
+        if due:
+            self._act()
+
+    def _act(self) -> None:
+        if self.action == "fail":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.kill(os.getpid(), signal.SIGKILL if self.action == "kill" else signal.SIGSTOP)
+
+
+_hook: Hook | None = Fault(os.environ[FAULT_VARIABLE]) if os.environ.get(FAULT_VARIABLE) else None
 
 
 @contextmanager

@@ -31,6 +31,8 @@ from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.process_identity import is_gone, this_process
 
 _TEMPORARY_PREFIX: Final = ".aside-"
+_PRIVATE_WRITE = Failpoint("private file write")
+_PRIVATE_RENAME = Failpoint("private file name")
 TEMPORARY_NAME: Final = r"\.aside-[0-9a-f]{12}-\d+-\d*-[0-9a-f]{8}"
 """A regular expression for the names of temporary files; files with other names are not removed."""
 _STALE_AFTER_S: Final = 3600.0
@@ -201,10 +203,11 @@ def write_private_file(path: str, data: bytes) -> None:
     folder = os.path.dirname(path) or "."
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".private-")  # mode 0600
     try:
-        with open(descriptor, "wb", buffering=0) as file:
+        with open(descriptor, "wb", buffering=0) as file, _PRIVATE_WRITE:
             write_all(file.fileno(), [data])
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with _PRIVATE_RENAME:
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

@@ -34,7 +34,7 @@ from dsnb.wire.addresses import host_of, is_loopback, target_address
 from dsnb.wire.certificates import TLS_NAME, channel_credentials
 from dsnb.wire.codec import decode, encode
 from dsnb.wire.grpc_errors import ERROR_METADATA_KEY, error_from_call, tls_refusal
-from dsnb.wire.methods import HELLO, MAX_MESSAGE_BYTES, Method
+from dsnb.wire.methods import HELLO, MAX_MESSAGE_BYTES, Method, call_failpoint
 from dsnb.wire.security import TAG_BYTES, Caller, Proof, call_metadata, check_token, request_digest
 
 Request = TypeVar("Request")
@@ -130,7 +130,8 @@ class Channel:
             DsnbError: the error that the server raised.
         """
         data = _within_limit(encode(request), method)
-        return self._with_retries(lambda left: self._attempt_unary(method, data, left), timeout)
+        with call_failpoint(method.path):
+            return self._with_retries(lambda left: self._attempt_unary(method, data, left), timeout)
 
     def upload(
         self,
@@ -145,7 +146,8 @@ class Channel:
             requests: Returns a fresh iterator of the messages to send, for each attempt.
             timeout: Seconds within which the server must answer; the upload itself may take longer.
         """
-        [reply] = self._with_retries(lambda left: self._attempt_stream(method, requests(), left), timeout)
+        with call_failpoint(method.path):
+            [reply] = self._with_retries(lambda left: self._attempt_stream(method, requests(), left), timeout)
         return reply
 
     def fetch(

@@ -23,6 +23,7 @@ from typing import Any
 from dsnb.arguments import short_repr, text
 from dsnb.errors import AlreadyExistsError, DeadlineExceededError, DsnbError, InvalidArgumentError, NotFoundError
 from dsnb.processes import start_time
+from dsnb.storage.failpoints import Failpoint
 from dsnb.wire import forks
 from dsnb.wire.addresses import host_of, is_loopback, target_address
 from dsnb.wire.join_file import JOIN_FILE_VARIABLE, SUFFIX, JoinFile, is_join_file, read_join_file
@@ -31,6 +32,7 @@ from dsnb.wire.security import token_from_environment
 _LOCK_S = 5.0
 _TEMPORARY_PREFIX = ".dsnb-connection-"
 _MAX_NAME_BYTES = 200
+_RENAME = Failpoint("connection file name")
 """Most bytes of a service's name; a file name has at most 255."""
 
 
@@ -253,7 +255,8 @@ def _write(
         if not settings:
             del fields["settings"]  # so that an older version of dsnb, which does not know it, reads the file
         json.dump(fields, file)
-    os.replace(path, folder / f"{name}.json")
+    with _RENAME:
+        os.replace(path, folder / f"{name}.json")
     return connection
 
 

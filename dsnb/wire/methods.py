@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from dsnb.storage.failpoints import Failpoint
 from dsnb.wire import messages as m
 
 Request = TypeVar("Request")
@@ -66,3 +68,20 @@ WATCH = Method(_DISPATCHER, "Watch", m.WatchRequest, bytes, "unary_stream")
 PING = Method(_WORKER, "Ping", m.Empty, m.Empty)
 PEEK = Method(_WORKER, "Peek", m.PeekRequest, m.PeekReply)
 READ = Method(_WORKER, "Read", m.ReadRequest, bytes, "stream_stream", bulk=True)
+
+_SINGLE_REPLY: Final = tuple(
+    value for value in list(globals().values()) if isinstance(value, Method) and value.kind.endswith("unary")
+)
+_CALLS: Final = {one.path: Failpoint(f"call {one.name}", can_fail=False) for one in _SINGLE_REPLY}
+_ANSWERS: Final = {one.path: Failpoint(f"answer {one.name}", can_fail=False) for one in _SINGLE_REPLY}
+_NOTHING: Final = nullcontext()
+
+
+def call_failpoint(path: str) -> AbstractContextManager[None]:
+    """The failpoint of a call with one reply, at the caller: around the request and the arrival of the reply."""
+    return _CALLS.get(path, _NOTHING)
+
+
+def answer_failpoint(path: str) -> AbstractContextManager[None]:
+    """The failpoint of a call with one reply, at the server: around its handling, before the reply is sent."""
+    return _ANSWERS.get(path, _NOTHING)

@@ -78,6 +78,7 @@ from dsnb.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
+from dsnb.storage.failpoints import Failpoint
 
 PROTOCOL_VERSION: Final = "5"
 HELLO_PATH: Final = "/dsnb.v1.Dispatcher/Hello"
@@ -96,6 +97,7 @@ _TOKEN_HINT: Final = (
 # ---- tokens
 
 _MAX_TOKEN_BYTES: Final = 4096
+_LINK = Failpoint("token name")
 """Most bytes of a token file; a longer file holds something else."""
 
 
@@ -215,7 +217,7 @@ def _write_new(path: str, token: str) -> None:
             file.write(token)
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileExistsError):
+        with suppress(FileExistsError), _LINK:
             _link(aside, path)
     finally:
         with suppress(FileNotFoundError):

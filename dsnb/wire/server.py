@@ -21,7 +21,7 @@ from dsnb.wire.certificates import server_credentials
 from dsnb.wire.codec import decode, encode
 from dsnb.wire.grpc_errors import abort, abort_unexpected
 from dsnb.wire.messages import Empty
-from dsnb.wire.methods import HELLO, MAX_MESSAGE_BYTES, Method
+from dsnb.wire.methods import HELLO, MAX_MESSAGE_BYTES, Method, answer_failpoint
 from dsnb.wire.security import Guard, Metadata, Proof, Refusal, altered_message_error, request_digest
 from dsnb.wire.threads import OnDemandExecutor
 
@@ -205,7 +205,8 @@ class _Call:
         """Handle a call that has one reply."""
         try:
             context.send_initial_metadata(self._answer)
-            return self._encode_reply(self._handler(self._decode_request(request), context))
+            with answer_failpoint(self._method.path):
+                return self._encode_reply(self._handler(self._decode_request(request), context))
         except Exception as error:  # any error must reach the caller
             _abort_call(context, error, self._method.name)
             raise

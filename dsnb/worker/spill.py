@@ -19,7 +19,9 @@ import numpy as np
 from dsnb.elements.columns import Layout, bytes_of, column_from, lay_out
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import Structure
+from dsnb.storage.failpoints import Failpoint
 
+_WRITE = Failpoint("spill write", can_fail=False)  # room was allocated before
 _FILE_BYTES = 64 << 20
 
 
@@ -124,7 +126,8 @@ class Spill:
         file = self._file_for(nbytes)
         if file is None:
             return None
-        offset = file.write(buffers, nbytes)
+        with _WRITE:
+            offset = file.write(buffers, nbytes)
         self.nbytes += nbytes
         return SpilledFrame(frame.structure, layouts, frame.count, file, offset, nbytes)
 

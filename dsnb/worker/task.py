@@ -26,6 +26,7 @@ from dsnb.elements.frame import Array, Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.split_order import UnitStage
+from dsnb.storage.failpoints import Failpoint
 from dsnb.transfer.protocol import FrameSlice, LinkStats, Sink
 from dsnb.wire.field_groups import LogProgress, shared
 from dsnb.wire.messages import CachePolicy, LostReader, ReadRequest, ResumePosition, TaskOrder, TaskReport
@@ -47,6 +48,7 @@ _UNBOUNDED_MS = 1 << 40
 _MOST_LOST_READERS = 100
 _FILES_PER_MESSAGE = 1000
 _MOST_UNIT_MARKS = 10_000
+_SEND = Failpoint("elements send", can_fail=False)
 _SHARED_TRAINER_ID = ""
 """The only trainer of a task that is not cached: all readers share its cursor."""
 
@@ -308,7 +310,8 @@ class Task:
             session.count_sent(frame_slice.count)
         if slices:
             session.end_sent = False  # elements requeued by another reader may follow an end that was already sent
-            session.sink.deliver_all(slices)
+            with _SEND:
+                session.sink.deliver_all(slices)
         self._send_end(session)
         return bool(slices)
 

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import dsnb
+from dsnb.storage.failpoints import FAULT_VARIABLE
 from tests.faults.reader_process import RECORD
 from tests.support.cluster import Cluster
 from tests.support.processes import PythonProcess
@@ -123,16 +124,26 @@ class Scene:
         """The workers whose processes have not ended."""
         return [worker for worker in self.workers if worker.popen.poll() is None]
 
-    def add_worker(self, port: int = 0, *more: str) -> PythonProcess:
+    def add_worker(self, port: int = 0, *more: str, fault: str = "") -> PythonProcess:
         dispatcher = self.cluster.dispatcher
-        worker = self._stack.enter_context(worker_process(dispatcher.target, dispatcher.token, port, *more))
+        worker = self._stack.enter_context(
+            worker_process(dispatcher.target, dispatcher.token, port, *more, fault=fault)
+        )
         self.workers.append(worker)
         return worker
 
     def register(self, dataset: dsnb.Dataset) -> None:
         self.dataset_id = dsnb.register_dataset(self.cluster.service, dataset)
 
-    def read(self, *, mode: str = "distributed_epoch", trainer: str = "", pause_s: float = 0.0, **more: Any) -> Reader:
+    def read(
+        self,
+        *,
+        mode: str = "distributed_epoch",
+        trainer: str = "",
+        pause_s: float = 0.0,
+        fault: str = "",
+        **more: Any,
+    ) -> Reader:
         """Start a reader of the registered dataset, and wait until it begins, or would but for a `gate`."""
         log = self.folder / f"reader{next(self._numbers)}"
         settings = {
@@ -146,7 +157,7 @@ class Scene:
             **more,
         }
         arguments = ["-m", "tests.faults.reader_process", json.dumps(settings)]
-        process = PythonProcess(arguments, env={"DSNB_TOKEN": self.cluster.dispatcher.token})
+        process = PythonProcess(arguments, env={"DSNB_TOKEN": self.cluster.dispatcher.token, FAULT_VARIABLE: fault})
         log.touch()
         reader = Reader(self._stack.enter_context(process), log, trainer)
         reader.transfer, reader.in_hand = more.get("transfer", ""), more.get("batch") or 1

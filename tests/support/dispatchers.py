@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dsnb.storage.failpoints import FAULT_VARIABLE
 from dsnb.wire.security import read_token_file
 from tests.support.ports import unused_port
 from tests.support.processes import PythonProcess
@@ -20,6 +21,7 @@ class RestartableDispatcher:
 
     Args:
         folder: Its work folder.
+        fault: What its first process does to itself, as the environment variable `DSNB_FAULT` says.
 
     Example:
         >>> with RestartableDispatcher(tmp_path) as dispatcher:
@@ -27,13 +29,13 @@ class RestartableDispatcher:
         ...     dispatcher.start()
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fault: str = "") -> None:
         self.folder = folder
         self.port = unused_port()
         self.target = f"grpc://127.0.0.1:{self.port}"
         self.kills = 0
         self._process: PythonProcess | None = None
-        self.start()
+        self.start(fault)
         self.wait_until_ready()
 
     @property
@@ -46,10 +48,15 @@ class RestartableDispatcher:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
+    @property
+    def exit_code(self) -> int | None:
+        """How its process ended; None while it runs."""
+        return self._process.popen.poll() if self._process is not None else None
+
+    def start(self, fault: str = "") -> None:
         """Start it; it may take a second until it is ready."""
         arguments = ["--json", "--port", str(self.port), "--work-dir", str(self.folder)]
-        self._process = PythonProcess(["-m", "dsnb", "dispatcher", *arguments])
+        self._process = PythonProcess(["-m", "dsnb", "dispatcher", *arguments], env={FAULT_VARIABLE: fault})
 
     def wait_until_ready(self) -> None:
         """Wait until it listens."""
