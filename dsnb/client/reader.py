@@ -116,8 +116,7 @@ class ReadStage(JobReader):
         self._options, self._origin = options, origin
         self._skippable = start_position.skippable if start_position is not None else 0
         self._channel = open_channel(service.address, service.token)
-        joined = self._join(iteration, start_position, unfinished=unfinished)
-        self._inbox.opened_files = opened_files
+        joined = self._join(iteration, start_position, opened_files, unfinished=unfinished)
         self._joined, self._client_id, self.iteration = joined, joined.client_id, joined.iteration
         self._position_tracker = tracker_for(options, joined.iteration, start_position, on_end)
         self._losses_received, self._instance, self._job = joined.loss_count, joined.instance, joined.job_name
@@ -155,11 +154,19 @@ class ReadStage(JobReader):
         self._start_reading(joined)
         self._service_connection = discovery.connection_at(service.address)
 
-    def _join(self, iteration: int, start_position: StartPosition | None, *, unfinished: bool) -> JoinReply:
+    def _join(
+        self,
+        iteration: int,
+        start_position: StartPosition | None,
+        opened_files: OpenedFiles | None,
+        *,
+        unfinished: bool,
+    ) -> JoinReply:
         position = start_position.position if start_position else None
         try:
             joined = join(self._channel, self._dataset_id, self._options, iteration, position, unfinished=unfinished)
             self._inbox = inbox_for(self._options, joined.tasks, start_position)
+            self._inbox.opened_files = opened_files
         except BaseException:
             self._channel.close()
             raise
