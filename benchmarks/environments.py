@@ -53,23 +53,22 @@ def _dsnb_packages() -> tuple[str, ...]:
 
 
 _TORCH = ("torch==2.13.0", "numpy==2.4.6")
+_DECODERS = ("simplejpeg==1.9.0", "opencv-python-headless>=4.12,<6", "pillow>=12")
 ENVIRONMENTS = {
     made.name: made
     for made in (
         Environment(
             name="dsnb",
             # The checkout itself is on PYTHONPATH. The decoders are for the pipelines of images.
-            packages=(
-                *_dsnb_packages(),
-                "numpy==2.4.6",
-                "simplejpeg==1.9.0",
-                "opencv-python-headless>=4.12,<6",
-                "pillow>=12",
-            ),
+            packages=(*_dsnb_packages(), "numpy==2.4.6", *_DECODERS),
             purpose="dsnb, and what its pipelines of images use",
         ),
         Environment(name="tensorflow", packages=("tensorflow-cpu==2.21.0",), purpose="the tf.data service"),
-        Environment(name="torch", packages=_TORCH, purpose="PyTorch's DataLoader"),
+        Environment(
+            name="torch",
+            packages=(*_dsnb_packages(), *_TORCH, *_DECODERS),
+            purpose="PyTorch's DataLoader, and dsnb read through `to_torch`",
+        ),
         Environment(
             name="tensorsocket", packages=("tensorsocket==0.0.5", *_TORCH), purpose="one loader, many trainers"
         ),

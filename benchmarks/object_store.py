@@ -4,7 +4,7 @@ The store is an HTTP server of this machine that takes 30 ms before it answers e
 read in turns, and the median of the ratios counts. The balance is measured with row groups that take 0.1 s of waiting,
 so that it does not depend on the number of cores; one of eight workers takes 0.3 s.
 
-    python -m benchmarks.object_store [--turns 5]
+    python -m benchmarks.object_store [--turns 5] [--write]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 import dsnb
 from benchmarks.environments import python_of
-from benchmarks.sections import ROOT, machine, table
+from benchmarks.sections import ROOT, machine, table, write_section
 from tests.support.parquet import write_parquet
 from tests.support.shards import shard
 
@@ -276,6 +276,7 @@ def _peer(environment: str, code: str, size: int, files: list[str]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5, help="epochs of each kind, after one that is not counted")
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     remote, balance, readers = (measure(arguments.turns) for measure in (remote_rows, balance_rows, reader_rows))
@@ -288,6 +289,8 @@ def main() -> None:
         ]
     )
     print(text)
+    if arguments.write:
+        write_section("performance.md", "object_store", text)
 
 
 if __name__ == "__main__":

@@ -199,10 +199,14 @@ def _images() -> Workload:
         return Task(data="images", compression="AUTO", options={"decoder": decoder, "photos": True})
 
     turbo, pillow = decoded_by("simplejpeg"), decoded_by("pillow")
+    torch = replace(turbo, options={**turbo.options, "to_torch": True})
     entries = {
         "dsnb, simplejpeg": ours(turbo, SAME_HOST)[SAME_HOST],
+        "dsnb, simplejpeg, to_torch": replace(ours(torch, SAME_HOST)[SAME_HOST], environment="torch"),
         "dsnb, Pillow": ours(pillow, SAME_HOST)[SAME_HOST],
         TF: peers(turbo, TF)[TF],
+        "DataLoader, simplejpeg": peers(turbo, TORCH)[TORCH],
+        "DataLoader, Pillow": peers(pillow, TORCH)[TORCH],
     }
     return Workload(
         name="images",

@@ -24,7 +24,8 @@ def prepare(task: Task) -> Iterator[Measure]:
             yield lambda: epoch(short, int(task.options["epochs"]))
             return
         elements = dataset(task).apply(read)
-        yield lambda: rate(lambda: iter(elements), data.element_bytes(task), task.seconds)
+        stream = elements.to_torch() if task.options.get("to_torch") else elements
+        yield lambda: rate(lambda: iter(stream), data.element_bytes(task), task.seconds)
 
 
 def epoch(short: dsnb.Dataset, epochs: int) -> Figures:

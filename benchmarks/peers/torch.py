@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 from benchmarks.peers import data
+from benchmarks.peers.images import DECODERS, image
 from benchmarks.peers.serving import Measure, Task, rate, serve
 
 WORKERS = 2
@@ -19,12 +21,16 @@ def elements(task: Task) -> Any:
     torch = importlib.import_module("torch")
     utils = importlib.import_module("torch.utils.data")
     held: Any = None
-    if task.data != "scalars":
+    if task.data == "images":
+        held, read = data.photos(task), functools.partial(image, DECODERS[task.options["decoder"]])
+    elif task.data != "scalars":
         held = {"samples": data.samples, "tokens": data.sequences}.get(task.data, lambda: data.bank(task))()
 
     def one(number: int) -> Any:
         if task.data == "scalars":
             return number * number
+        if task.data == "images":
+            return torch.from_numpy(read(held[number % len(held)]))
         row = torch.from_numpy(held[number % len(held)])
         return row * 2 + 1 if task.data == "samples" else row
 
@@ -46,6 +52,8 @@ def prepare(task: Task) -> Iterator[Measure]:
     loader = importlib.import_module("torch.utils.data").DataLoader
     if task.data == "tokens":
         made = loader(elements(task), batch_size=data.PADDED, collate_fn=padded, num_workers=WORKERS)
+    elif task.data == "images":
+        made = loader(elements(task), batch_size=data.IMAGES, num_workers=WORKERS)
     else:
         made = loader(elements(task), batch_size=None, num_workers=WORKERS)
     yield lambda: rate(lambda: iter(made), data.element_bytes(task), task.seconds)
