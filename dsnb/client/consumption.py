@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from dsnb.client.inbox import TaskRead
 from dsnb.client.tasks import TaskTable
-from dsnb.elements.content_digest import FAILURE_HASH, digest_of, element_hash
+from dsnb.elements.content_digest import digest_of
 
 
 class _Unconsumed(msgspec.Struct):
@@ -25,6 +24,13 @@ class _Unconsumed(msgspec.Struct):
     count: int
     element_bytes: int
     """Bytes of each of these elements."""
+    hashes: Sequence[int]
+    """The hashes of all that were delivered, of which the last `count` are not consumed; empty if no digest is kept."""
+
+    def hashes_of_first(self, count: int) -> Sequence[int]:
+        """The hashes of the first `count` elements that are not consumed."""
+        first = len(self.hashes) - self.count
+        return self.hashes[first : first + count]
 
 
 class ConsumptionTracker:
@@ -47,26 +53,19 @@ class ConsumptionTracker:
         """Whether operations of this process hold elements back."""
         self.consumed = 0
         """Total number of elements consumed."""
-        self._hashes: deque[int] | None = deque() if keeps_digest else None
-        """The hashes of the elements that were delivered and are not consumed; None if no digest is kept."""
+        self.keeps_digest = keeps_digest
         self._digest = 0
 
     @property
     def digest(self) -> bytes:
         """The digest of the elements consumed, see `content_digest`; empty if none is kept."""
-        return b"" if self._hashes is None else digest_of([self._digest])
+        return digest_of([self._digest]) if self.keeps_digest else b""
 
     def reset(self, tasks: TaskTable) -> None:
         """Forget delivered elements: they belong to other readers now, or count as consumed already."""
         with self._lock:
             self._tasks = tasks
             self._unconsumed.clear()
-            if self._hashes is not None:
-                self._hashes.clear()
-
-    def hashes(self, elements: Sequence[Any]) -> Sequence[int]:
-        """The hashes of elements that are about to be delivered, for the digest; empty if none is kept."""
-        return () if self._hashes is None else [*map(element_hash, elements)]
 
     def add_delivered(self, task_read: TaskRead, count: int, element_bytes: int, hashes: Sequence[int] = ()) -> None:
         """Add elements that were delivered to the pipeline.
@@ -75,12 +74,10 @@ class ConsumptionTracker:
             task_read: The task that they came from.
             count: The number of elements.
             element_bytes: Bytes of one element.
-            hashes: Their hashes; empty for errors in their place.
+            hashes: Their hashes, if a digest is kept.
         """
         with self._lock:
-            if self._hashes is not None:
-                self._hashes.extend(hashes or [FAILURE_HASH] * count)
-            self._unconsumed.append(_Unconsumed(task_read, count, element_bytes))
+            self._unconsumed.append(_Unconsumed(task_read, count, element_bytes, hashes))
         if self.held_downstream:
             self._tasks.mark_dequeued(task_read, count, element_bytes * count)
 
@@ -95,11 +92,11 @@ class ConsumptionTracker:
         while count and self._unconsumed:
             first = self._unconsumed[0]
             part = min(count, first.count)
+            if self.keeps_digest:
+                self._digest += sum(first.hashes_of_first(part))
             first.count -= part
             count -= part
             self.consumed += part
-            if self._hashes is not None:
-                self._digest += sum(self._hashes.popleft() for _ in range(part))
             self._tasks.mark_consumed(first.task_read, part)
             # Otherwise `add_delivered` has counted these elements as dequeued already.
             if not self.held_downstream:

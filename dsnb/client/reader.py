@@ -133,6 +133,8 @@ class ReadStage(JobReader):
         self.slice_origin: SliceOrigin | None = None
         """Where the last frame slice comes from."""
         self._slice_elements: Sequence[Any] = ()
+        self._slice_hashes: Sequence[int] = ()
+        """The hashes of these elements; empty if no digest is kept."""
         self._slice_offset = self._element_bytes = 0
         self._consumption = ConsumptionTracker(self._tasks, keeps_digest=keeps_digest)
         self._tasks_lock = threading.RLock()
@@ -235,12 +237,12 @@ class ReadStage(JobReader):
             if self._ended or not self._next_slice():
                 return []
         run = list(self._slice_elements[self._slice_offset : self._slice_offset + want])
-        hashes = self._hashes_of(run)  # first: an interrupt of this slow part has taken nothing
+        hashes = self._slice_hashes[self._slice_offset : self._slice_offset + want]
         self._record_history(self._slice_offset, len(run))
         self._slice_offset += len(run)
         if self._slice_offset == len(self._slice_elements):
             # Drop the slice now: its memory is then freed as soon as the user drops its last element.
-            self._slice_elements, self._slice_offset = (), 0
+            self._slice_elements, self._slice_hashes, self._slice_offset = (), (), 0
         assert self._task_read is not None
         self._consumption.add_delivered(self._task_read, len(run), self._element_bytes, hashes)
         return run
@@ -506,24 +508,17 @@ class ReadStage(JobReader):
         self._undecoded = found
         began = time.perf_counter_ns()
         try:
+            self._slice_hashes = piece.hashes() if self._consumption.keeps_digest else ()
             self._slice_elements = piece.elements()
             self._undecoded = None
         except Exception:
             self._undecoded = None
             self._record_history(0, piece.count, failed=True)
-            self._consumption.add_delivered(hold, piece.count, self._element_bytes)
+            self._consumption.add_delivered(hold, piece.count, self._element_bytes, self._slice_hashes)
             raise
         finally:
             self.decode_ns += time.perf_counter_ns() - began
         return True
-
-    def _hashes_of(self, run: Sequence[Any]) -> Sequence[int]:
-        """The hashes for the digest. Computing them counts as building elements."""
-        began = time.perf_counter_ns()
-        try:
-            return self._consumption.hashes(run)
-        finally:
-            self.decode_ns += time.perf_counter_ns() - began
 
     def _take_arrived(self) -> tuple[TaskRead, FrameSlice] | None:
         """Take the next frame slice if it has arrived. Reading it from the socket counts as building elements."""

@@ -151,14 +151,15 @@ class Text(msgspec.Struct):
     copies = rows  # text cannot be written to
 
     def buffers(self, start: int, stop: int) -> list[Buffer]:
-        encoded = self._encoded(start, stop)
+        encoded = self.encoded(start, stop)
         return [_padded(np.array([len(value) for value in encoded], np.int64)), *encoded]
 
     def layout(self, start: int, stop: int, offset: int) -> Layout:
-        data = sum(map(len, self._encoded(start, stop)))
+        data = sum(map(len, self.encoded(start, stop)))
         return Layout(self.dtype.str, (), True, offset, aligned(8 * (stop - start)) + data)
 
-    def _encoded(self, start: int, stop: int) -> list[bytes]:
+    def encoded(self, start: int, stop: int) -> list[bytes]:
+        """The bytes of the values; `str` as UTF-8."""
         part = self.values[start:stop]
         return [value.encode("utf-8", "surrogatepass") for value in part] if self.dtype == STR else list(part)
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dsnb.code.failures import exception_of
+from dsnb.elements.content_digest import frame_hashes
 from dsnb.elements.frame import Array, Frame
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.poller import Poller
@@ -96,6 +97,10 @@ class FrameSlice(msgspec.Struct, frozen=True):
         if self.frame.failure is not None:
             raise exception_of(self.frame.failure)
         return self.frame.elements(self.start, self.start + self.count)
+
+    def hashes(self) -> list[int]:
+        """The hashes of the elements, for the digest of what a reader consumed."""
+        return frame_hashes(self.frame, self.start, self.start + self.count)
 
 
 class Sink(Protocol):

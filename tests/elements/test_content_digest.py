@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from dsnb.elements.content_digest import digest_of, element_hash, sum_of_digests
+from dsnb.elements.content_digest import digest_of, frame_hashes, sum_of_digests
+from dsnb.elements.frame import Frame, frames_of
+from tests.support.element_hash import element_hash
 
 
 class Pair(NamedTuple):
@@ -73,3 +75,27 @@ def test_a_digest_depends_on_what_came_how_often_and_on_nothing_else() -> None:
     whole = digest_of([a, b, c])
     assert whole == digest_of([c, a, b]) == sum_of_digests([digest_of([b]), digest_of([a, c]), digest_of([])])
     assert len({whole, digest_of([a, b]), digest_of([a, b, c, c]), digest_of([a, b, c, a, a])}) == 4
+
+
+RUNS = [
+    pytest.param([1, 2, 3, 4], id="numbers"),
+    pytest.param(np.arange(12.0).reshape(4, 3), id="rows of an array"),
+    pytest.param([np.arange(n) for n in (0, 3, 3, 5)], id="sizes that differ"),
+    pytest.param(["", "a", "é", "abc"], id="text"),
+    pytest.param([b"", b"a", b"\0", b"abc"], id="bytes"),
+    pytest.param([np.array(["a"] * n) for n in (1, 2, 2, 3)], id="arrays of text"),
+    pytest.param([np.array([word, ""]) for word in ("a", "abc", "ab", "é")], id="arrays of text of several widths"),
+    pytest.param([{"x": np.zeros(n), "y": (n, None)} for n in (1, 2, 2, 4)], id="structures"),
+    pytest.param([()] * 4, id="no leaves"),
+    pytest.param(np.arange(4).astype("datetime64[s]"), id="dates"),
+    pytest.param(np.zeros(4, [("x", "i4"), ("y", "f4")]), id="records"),
+]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("run", RUNS)
+def test_how_elements_are_divided_into_frames_does_not_matter(run: Any, packed: bool) -> None:
+    frame = next(frames_of(run, None, packed=packed))
+    assert isinstance(frame, Frame)
+    together = frame_hashes(frame, 0, 4)
+    assert together == frame_hashes(frame, 0, 1) + frame_hashes(frame, 1, 4) == [element_hash(one) for one in run]

@@ -19,6 +19,7 @@ from dsnb.wire import messages as m
 from tests.simulation.dispatcher import CONFIG, JOB, SimDispatcher
 from tests.simulation.worker import CreditRecalled, ReadClosed, ReadEnd, ReadFailed, SimWorker
 from tests.simulation.world import Connection, Member, Reply, StreamEnded, World
+from tests.support.element_hash import element_hash
 
 _CONFIRM_S = 0.2
 _ACK_S = 0.01
@@ -279,7 +280,7 @@ class SimClient(Member):
         self._slice = task_read, nbytes, sequence, index + 1
         self.world.note(f"  {self.name} consumes {element}, number {index} of task {task_read.info.task_id}")
         self.history.append(Consumed(element, task_read.info.task_id, sequence, index))
-        self.consumption.add_delivered(task_read, 1, nbytes, self.consumption.hashes([element]))
+        self.consumption.add_delivered(task_read, 1, nbytes, [element_hash(element)])
         self.consumption.mark_consumed(1)
         if self.options.max_outstanding_requests:
             self.tasks.flush_acks(self.clock())

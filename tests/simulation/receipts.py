@@ -6,12 +6,13 @@ from collections import Counter
 
 from dsnb.client.options import ShardingPolicy
 from dsnb.dispatcher.handlers.receipts import receipt
-from dsnb.elements.content_digest import digest_of, element_hash
+from dsnb.elements.content_digest import digest_of
 from dsnb.monitor.receipt import UNKNOWN, Receipt
 from tests.simulation.client import SimClient
 from tests.simulation.dispatcher import JOB
 from tests.simulation.plan import Plan
 from tests.simulation.service import Service
+from tests.support.element_hash import element_hash
 
 
 def check_receipt(service: Service) -> None:
