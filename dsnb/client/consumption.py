@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from dsnb.client.inbox import TaskRead
 from dsnb.client.tasks import TaskTable
-from dsnb.elements.content_digest import digest_of
+from dsnb.elements.content_digest import FAILURE_HASH, digest_of
+
+_MOST_UNREAD: Final = 4096
+"""How many elements a `TakenDigest` can take back."""
 
 
 class _Unconsumed(msgspec.Struct):
@@ -113,3 +117,42 @@ class ConsumptionTracker:
             self._counted_early += count if self.tracked else 0
             self._mark_consumed(count)
             return True
+
+
+class TakenDigest:
+    """The digest of the elements that a consumer of a coordinated read took. At the end, the last ones may be unread.
+
+    Example:
+        >>> digest, other = TakenDigest(), TakenDigest()
+        >>> digest.add([5, 6])
+        >>> digest.take_back(1)
+        >>> other.add([5])
+        >>> digest.value == other.value
+        True
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0
+        self._last: deque[int] = deque(maxlen=_MOST_UNREAD)
+        self._known = True
+
+    @property
+    def value(self) -> bytes:
+        """The digest, see `content_digest`; empty if it is not known."""
+        return digest_of([self._sum]) if self._known else b""
+
+    def add(self, hashes: Iterable[int]) -> None:
+        """Add elements, given their hashes."""
+        for one in hashes:
+            self._sum += one
+            self._last.append(one)
+
+    def add_error(self) -> None:
+        """Add an error in the place of an element. It cannot be taken back, nor can what came before it."""
+        self._sum += FAILURE_HASH
+        self._last.clear()
+
+    def take_back(self, unread: int) -> None:
+        """Remove the last elements, which their user did not get."""
+        self._known = unread <= len(self._last)
+        self._sum -= sum(self._last.pop() for _ in range(min(unread, len(self._last))))

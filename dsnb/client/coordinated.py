@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from dsnb import errors
 from dsnb.cache.opened_files import OpenedFiles
 from dsnb.client import notices
+from dsnb.client.consumption import TakenDigest
 from dsnb.client.inbox import Inbox, TaskRead
 from dsnb.client.options import PAD, ReadOptions, ServiceAddress
 from dsnb.client.position import StartPosition, encode_end, encode_rounds
@@ -189,6 +190,7 @@ class CoordinatedStage(JobReader):
         start_position: Where to begin; None for the beginning, or where the other consumers are.
         on_end: Called with the position at the end of the iteration, if another one may follow in the same pipeline.
         opened_files: Records the files that the tasks open; None if they need not be recorded.
+        keeps_digest: Whether to keep a digest of what was consumed.
     """
 
     closes_slowly = True
@@ -205,8 +207,10 @@ class CoordinatedStage(JobReader):
         on_end: Callable[[Any], None] | None = None,
         *,
         opened_files: OpenedFiles | None = None,
+        keeps_digest: bool = False,
     ) -> None:
         super().__init__("from the service")
+        self._digest = TakenDigest() if keeps_digest else None
         self.source_key, self._on_end = source_key, on_end
         self._skipped = self._skippable = start_position.skippable if start_position is not None else 0
         """Rounds before the start position, and those of them that are still to be skipped."""
@@ -243,6 +247,8 @@ class CoordinatedStage(JobReader):
         """The slice being decoded, kept because decoding may be interrupted."""
         self._is_filler = False
         """Whether another consumer has this element too."""
+        self._fillers = 0
+        """Elements that were such, and do not count as consumed."""
         self._pads = options.at_end == PAD
         self._maintenance = threading.Thread(target=self._maintain, name=f"dsnb-rounds-{joined.client_id}", daemon=True)
         self._inbox.rounds.set_tasks([task.task_id for task in joined.tasks])
@@ -298,13 +304,20 @@ class CoordinatedStage(JobReader):
             return []
         began = time.perf_counter_ns()
         try:
+            # A filler is another consumer's element, and counts as such.
+            hashes = self._undecoded.hashes() if self._digest is not None and not self._is_filler else [0]
             run = list(self._undecoded.elements())
         except Exception:
             self._undecoded = None
+            if self._digest is not None:
+                self._digest.add_error()
             raise
         finally:
             self.decode_ns += time.perf_counter_ns() - began
         self._undecoded = None
+        self._fillers += self._is_filler
+        if self._digest is not None:
+            self._digest.add(hashes)
         return [(element, self._is_filler) for element in run] if self._pads else run
 
     def skip(self, count: int) -> int:
@@ -350,6 +363,9 @@ class CoordinatedStage(JobReader):
             # Rounds that the user did not get were not taken: the final report names the first of them.
             self._inbox.rounds.next_round -= unread + (self._undecoded is not None)
             self._undecoded = None
+        self._fillers -= bool(unread and self._is_filler)  # only the last round has fillers
+        if self._digest is not None:
+            self._digest.take_back(unread)
         self._inbox.cancel()
         self._maintenance.join()
         try:
@@ -616,7 +632,8 @@ class CoordinatedStage(JobReader):
         self._acknowledged_halt = consumer.halt
         return ClientReport(
             client_id=self._client_id,
-            elements=self.elements - self._elements_before,
+            elements=self.elements - self._elements_before - self._fillers,
+            digest=self._digest.value if self._digest is not None else b"",
             wait_ns=self._waits.ns,
             decode_ns=self.decode_ns,
             convert_ns=self.convert_ns,

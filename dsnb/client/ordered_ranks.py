@@ -59,6 +59,7 @@ def rank_stage(
     on_end: Callable[[Any], None] | None = None,
     *,
     opened_files: OpenedFiles | None = None,
+    keeps_digest: bool = False,
 ) -> RankStage:
     """Join an iteration as one rank; see `ReadStage` for the arguments."""
     reader = ReadStage(
@@ -71,6 +72,7 @@ def rank_stage(
         start_position,
         (lambda _position: None) if on_end is not None else None,  # so that it keeps what a position needs
         opened_files=opened_files,
+        keeps_digest=keeps_digest,
     )
     start = start_position.skippable if start_position is not None else 0
     return RankStage(reader, options, start, on_end)

@@ -179,11 +179,12 @@ class FromService(Operation, frozen=True, kw_only=True):
     def _reader(
         self, context: BuildContext, dataset_id: str, origin: ClientOrigin, iteration: int, *position_args: Any
     ) -> JobReader:
+        receipts = context.receipts or self._remote_options.receipts is True
         arguments = (self.service, dataset_id, self.options, origin, iteration, *position_args)
         if self.options.num_consumers:
-            return CoordinatedStage(*arguments, opened_files=context.opened_files)
+            return CoordinatedStage(*arguments, opened_files=context.opened_files, keeps_digest=receipts)
         if self.options.ranks:
-            return rank_stage(*arguments, opened_files=context.opened_files)
+            return rank_stage(*arguments, opened_files=context.opened_files, keeps_digest=receipts)
         # Keep connections from the second pass on: most datasets are read once, and should leave none open.
         again = self.connections if iteration else None
         reader = ReadStage(
@@ -191,7 +192,7 @@ class FromService(Operation, frozen=True, kw_only=True):
             unfinished=context.endless,
             connections=again,
             opened_files=context.opened_files,
-            keeps_digest=context.receipts or self._remote_options.receipts is True,
+            keeps_digest=receipts,
         )
         if reader.iteration > iteration and not self.options.cached:
             self.passes.continue_after(reader.iteration)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,15 @@ import numpy as np
 import pytest
 
 import dsnb
+from dsnb.elements.content_digest import digest_of
 from dsnb.errors import DataLossWarning, NotFoundError
 from dsnb.monitor.receipt import Receipt
 from dsnb.notebook.service import DataService
 from tests.support.cluster import Cluster
+from tests.support.element_hash import element_hash
+from tests.support.reading import run_in_threads
+from tests.support.rounds import close
+from tests.support.waiting import wait_for
 
 LENGTH = 2000
 READ_BEFORE = 300
@@ -163,3 +170,61 @@ def test_the_digest_is_that_of_the_contents_whatever_the_number_of_readers_and_w
     assert len(digest) == 32
     assert digest_of_an_epoch(workers=3) == digest_of_an_epoch(workers=2, readers=3) == digest
     assert digest_of_an_epoch(workers=2, changed=77) != digest
+
+
+def numbers_of_rank(service: DataService, length: int, rank: int, **options: Any) -> dsnb.Dataset:
+    policy = dsnb.distribute("distributed_epoch", service, job_name="rounds", rank=rank, world_size=4, **options)
+    return dsnb.Dataset.range(length).with_options(dsnb.Options(receipts=True)).apply(policy)
+
+
+DIGEST_OF_NUMBERS = digest_of(map(element_hash, range(10))).hex()
+
+
+@pytest.mark.parametrize("at_end", ["pad", "repeat"])
+def test_ranks_have_the_digest_of_the_data_and_fillers_do_not_count(at_end: str) -> None:
+    with dsnb.start(workers=2) as service:
+        ranks = [numbers_of_rank(service, 10, rank, at_end=at_end) for rank in range(4)]
+        got = run_in_threads([partial(list, rank) for rank in ranks], timeout=60)
+        found = service.receipt("rounds")
+    assert [len(elements) for elements in got] == [3] * 4
+    assert (found.delivered, found.missing) == (10, 0)
+    assert [reader.reader for reader in found.readers] == [f"consumer {rank}" for rank in range(4)]
+    assert sorted(reader.elements for reader in found.readers) == [2, 2, 3, 3]
+    assert found.digest == DIGEST_OF_NUMBERS
+
+
+def test_what_a_rank_read_ahead_and_its_user_did_not_get_is_not_in_its_digest() -> None:
+    read_ahead = threading.Barrier(4)
+
+    def read(data: dsnb.Dataset) -> list[int]:
+        elements = iter(data.prefetch(2))
+        got = [next(elements)]
+        wait_for(lambda: service.status().job("rounds").consumed >= 12, what="two rounds ahead", timeout=60, every=0.1)
+        read_ahead.wait(60)
+        close(elements)
+        return [*got, *data]
+
+    with dsnb.start(workers=2) as service:
+        ranks = [numbers_of_rank(service, 40, rank) for rank in range(4)]
+        got = run_in_threads([partial(read, rank) for rank in ranks], timeout=60)
+        found = service.receipt("rounds")
+    received = [element for elements in got for element in elements]
+    assert (found.over, found.delivered) == (True, len(received))
+    assert found.digest == digest_of(map(element_hash, received)).hex()
+
+
+def test_ranks_in_the_order_of_the_splits_have_the_digest_too() -> None:
+    with dsnb.start(workers=2) as service:
+        ordered = dsnb.Options(deterministic=True, receipts=True)
+        policies = [
+            dsnb.distribute("distributed_epoch", service, job_name="rounds", rank=rank, world_size=2)
+            for rank in range(2)
+        ]
+        ranks = [dsnb.Dataset.range(10).with_options(ordered).apply(policy) for policy in policies]
+        assert run_in_threads([partial(list, rank) for rank in ranks], timeout=60) == [
+            [*range(0, 10, 2)],
+            [*range(1, 10, 2)],
+        ]
+        found = service.receipt("rounds")
+    assert found.each_once
+    assert found.digest == DIGEST_OF_NUMBERS

@@ -154,6 +154,8 @@ def _readers(core: Context, job: Job, iteration: Iteration, expected: int) -> li
                 digest="" if count is None else count.digest.hex(),
             )
         )
+    if job.num_consumers or job.ranks:  # by their numbers
+        found.sort(key=lambda reader: (len(reader.reader), reader.reader))
     return found
 
 
@@ -247,7 +249,7 @@ def _received_in_rounds(readers: list[ReaderReceipt], expected: int) -> Counts:
     """What the consumers of a coordinated read received, by their own counts."""
     delivered = _total([reader.elements for reader in readers]) if readers else UNKNOWN
     missing = UNKNOWN if UNKNOWN in (expected, delivered) else max(0, expected - delivered)
-    note = "counted by the consumers of the rounds; which elements these are is not recorded"
+    note = "the consumers of the rounds counted this; which elements they received is not recorded"
     return delivered, missing, UNKNOWN, [note]
 
 
