@@ -58,6 +58,17 @@ def normalized() -> dsnb.Dataset:
     return dsnb.Dataset.range(1 << 40).map(scale).batch(32)
 
 
+def parsed() -> dsnb.Dataset:
+    """Batches of 256 rows with 30 numbers, 31 KB, which are parsed from lines of text."""
+    lines = np.random.default_rng(0).normal(size=(1000, 30)).astype(np.float32)
+    texts = [",".join(map(str, line)) for line in lines]
+
+    def parse(number: int) -> tuple[np.ndarray, int]:
+        return np.array(texts[number % len(texts)].split(","), np.float32), number
+
+    return dsnb.Dataset.range(1 << 40).map(parse).batch(256)
+
+
 def rows() -> dsnb.Dataset:
     """Batches of 256 rows with 30 numbers, 31 KB, which a function makes one by one."""
 
@@ -77,7 +88,7 @@ def scalars() -> dsnb.Dataset:
     return dsnb.Dataset.range(1 << 40)
 
 
-KINDS = ((photos, 2), (normalized, 5), (rows, 60), (moved, 20), (scalars, 50_000))
+KINDS = ((photos, 2), (normalized, 5), (parsed, 20), (rows, 200), (moved, 20), (scalars, 50_000))
 """Kinds of data, each with the number of batches of one turn."""
 
 

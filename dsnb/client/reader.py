@@ -133,19 +133,17 @@ class ReadStage(JobReader):
         self.slice_origin: SliceOrigin | None = None
         """Where the last frame slice comes from."""
         self._slice_elements: Sequence[Any] = ()
-        self._slice_hashes: Sequence[int] = ()
-        """The hashes of these elements; empty if no digest is kept."""
+        self._slice_hashes: Sequence[int] = ()  # of these elements, if a digest is kept
         self._slice_offset = self._element_bytes = 0
         self._consumption = ConsumptionTracker(self._tasks, keeps_digest=keeps_digest)
         self._tasks_lock = threading.RLock()
         self._closing = self._rejoined = self._only_reader = False
-        self._acknowledge_at = 0.0
         self._halted_tasks: tuple[TaskInfo, ...] = ()
         self._last_holdings: tuple[TaskHolding, ...] = ()
         self._client_timeout_s = joined.client_timeout_ms / 1000
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
-        self._active_ns = 0
+        self._active_ns, self._acknowledge_at = 0, 0.0
         self._waits = Stopwatch(self._clock)
         self._reachable_at = self._asked_at = time.monotonic()
         self._unanswered_s = 0.0

@@ -110,7 +110,7 @@ class Receipt(StatusRecord, frozen=True, kw_only=True):
     @property
     def summary(self) -> str:
         """The receipt in one line, without the job's name."""
-        return f"epoch {self.epoch}{self._verdict()}"
+        return f"receipt of epoch {self.epoch}{self._verdict()}"
 
     def __repr__(self) -> str:
         return "\n  ".join(self._lines())
@@ -144,7 +144,7 @@ class Receipt(StatusRecord, frozen=True, kw_only=True):
         if self.each_once:
             of = "" if self.expected == UNKNOWN else f" of {whole}"
             return f": {delivered}{of} elements, each once{to_each}{contents}"
-        return f": {delivered} of {whole} elements: {self._missing_text()}; {self._twice_text()}{contents}"
+        return f": {delivered} of {whole} elements; {self._missing_text()}, {self._twice_text()}{contents}"
 
     def _missing_text(self) -> str:
         if self.missing == UNKNOWN:

@@ -198,7 +198,7 @@ class DataService:
             ...     data = dsnb.Dataset.range(1000).apply(dsnb.distribute("distributed_epoch", svc, job_name="train"))
             ...     count = len(list(data.with_options(dsnb.Options(receipts=True))))
             ...     svc.receipt("train").digest
-            'ae984e1aa1e86b8992623b66b405bfdd'
+            'dd1ea9590ee79c26a697d6e4c4f82542'
         """
         self._check_running()
         return fetch_receipt(self.target, self._token, job_name, epoch or 0)

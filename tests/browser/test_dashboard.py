@@ -169,6 +169,18 @@ def test_the_theme_can_be_changed_and_is_kept(tab: Tab, service: dsnb.DataServic
     assert tab.page.evaluate("document.documentElement.dataset.theme") == after
 
 
+@pytest.mark.slow
+def test_a_finished_job_has_a_receipt_and_stays_in_the_columns_of_its_table(
+    tab: Tab, service: dsnb.DataService, served: Any
+) -> None:
+    list(dsnb.Dataset.range(1_220).apply(dsnb.distribute("distributed_epoch", service, job_name="train")))
+    tab.open(served.url)
+    wait_for(lambda: tab.text("[data-field='receipt']"), what="the receipt")
+    assert tab.text("[data-field='receipt']") == "receipt of epoch 1: 1,220 of 1,220 elements, each once"
+    row = "getComputedStyle(document.querySelector('tr[data-job=train]')).display"
+    assert tab.page.evaluate(row) == "table-row"
+
+
 def test_the_services_own_dashboard_ends_with_it(tab: Tab) -> None:
     with dsnb.start(workers=1, name="own") as service:
         url = service.dashboard_url()

@@ -279,7 +279,7 @@ def test_a_finished_job_is_greyed_and_cannot_be_cancelled() -> None:
     over, running = job("old", state="finished", clients=0), job("now")
     made = jobs(seen(snapshot(jobs=(over, running)), control=ControlState(allowed=True)))
     rows = {name: row for row, name in re.findall(r'(<tr[^>]*data-job="(\w+)".*?</tr>)', made)}
-    assert 'class="over"' in rows["old"]
+    assert 'class="ended"' in rows["old"]
     assert "cancel" not in rows["old"]
     assert "cancel" in rows["now"]
 

@@ -45,7 +45,7 @@ def jobs(view: View) -> Html:
 
 
 def _row_classes(state: str, *, is_shown: bool) -> str:
-    return " ".join(name for name, so in (("shown", is_shown), ("over", state == "finished")) if so)
+    return " ".join(name for name, so in (("shown", is_shown), ("ended", state == "finished")) if so)
 
 
 def _buttons(view: View, name: str, state: str) -> Html:

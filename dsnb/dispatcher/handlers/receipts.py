@@ -65,7 +65,7 @@ def receipt(core: Context, job: Job, number: int) -> Receipt:
         return job.receipts[number]
     iteration = job.iterations.get(number)
     if iteration is None:
-        known = f"its epochs are 1 to {job.newest + 1}" if job.newest >= 0 else "it has no epoch yet"
+        known = f"its newest epoch is {job.newest + 1}" if job.newest >= 0 else "it has no epoch yet"
         kept = "only the newest 1,000 receipts are kept, and none of an epoch that was dropped unfinished"
         raise _no_receipt(job.name, number + 1, f"{known}; {kept}")
     parts = {**iteration.gone_tasks, **{task: _live(core, core.state.tasks[task]) for task in iteration.tasks}}
