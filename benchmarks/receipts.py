@@ -1,10 +1,10 @@
 """What digests of contents cost, `Options(receipts=True)`: processor time of a worker and its reader, in paired runs.
 
 `python -m benchmarks.receipts [--pairs 10] [--only KIND ...]`. The two of a pair read the same data by turns from a
-worker in a process of its own, through shared memory, so that other load of the machine falls on both. Digests are
-computed in the reader's thread: what that thread needs more is compared with all that both processes need for a batch
-without digests. The user of each copies every batch once, as on the way to a device.
-Printed is the mean over the pairs with its 95 % interval.
+worker in a process of its own, through shared memory. Digests are computed in the reader's thread: what that thread
+needs more is compared with all that both processes need for a batch without digests. Before each turn, the readers'
+buffers fill: how often a reader waits would change what it needs by more than digests do. The user of each copies every
+batch once, as on the way to a device. Printed is the mean over the pairs with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ import dsnb
 from dsnb.notebook.service import DataService
 
 _TURNS = 10
-"""How often each of a pair has its turn, after a first turn that is not measured."""
+"""How often each of a pair has its turn."""
+_REFILL_S = 0.5
+"""After this time, the readers' buffers are full again; after twice as long, the worker has told its processor time."""
 _T_95 = {4: 2.776, 9: 2.262, 19: 2.093}
 """Quantiles of Student's distribution by degrees of freedom; others are close to 2.1."""
 
@@ -88,26 +90,29 @@ def scalars() -> dsnb.Dataset:
     return dsnb.Dataset.range(1 << 40)
 
 
-KINDS = ((photos, 2), (normalized, 5), (parsed, 20), (rows, 200), (moved, 20), (scalars, 50_000))
+KINDS = ((photos, 2), (normalized, 2), (parsed, 20), (rows, 60), (moved, 4), (scalars, 50_000))
 """Kinds of data, each with the number of batches of one turn."""
 
 
 def added_percent(service: DataService, data: dsnb.Dataset, batches: int) -> float:
     """How much more processor time digests cost, in percent, by one pair."""
     read = data.apply(dsnb.distribute("parallel_epochs", service))
-    pair = [iter(read.with_options(dsnb.Options(receipts=receipts))) for receipts in (False, True)]
-    threads, began = [0, 0], 0.0
-    for turn in range(_TURNS + 1):
-        if turn == 1:  # in the first one, the reader's buffers reach their size
-            began = _processor_s(service)
-        for at, elements in list(enumerate(pair))[:: 1 if turn % 2 else -1]:
-            needed = _needed_ns(elements, batches)
-            threads[at] += needed if turn else 0
-    total = _processor_s(service) - began
-    for elements in pair:
-        elements.close()
-    added = (threads[1] - threads[0]) / 1e9
-    return 200 * added / (total - added)
+    plain, hashing = (iter(read.with_options(dsnb.Options(receipts=receipts))) for receipts in (False, True))
+    for elements in (plain, hashing):  # the readers' buffers reach their size
+        _needed_ns(elements, batches)
+    time.sleep(2 * _REFILL_S)
+    began = _processor_s(service)
+    _needed_ns(plain, _TURNS * batches)
+    time.sleep(2 * _REFILL_S)
+    whole = _processor_s(service) - began
+    added = 0
+    for turn in range(_TURNS):
+        for sign, elements in ((-1, plain), (1, hashing))[:: 1 if turn % 2 else -1]:
+            added += sign * _needed_ns(elements, batches)
+        time.sleep(_REFILL_S)
+    plain.close()
+    hashing.close()
+    return 100 * added / 1e9 / whole
 
 
 def _needed_ns(elements: Iterator[Any], batches: int) -> int:
