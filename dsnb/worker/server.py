@@ -45,6 +45,7 @@ from dsnb.wire.messages import (
 from dsnb.wire.methods import GET_SPLITS, GET_TASK, PEEK, PING, READ, SESSION, Method
 from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
+from dsnb.wire.threads import OnDemandExecutor
 from dsnb.worker.config import WorkerConfig
 from dsnb.worker.host import LatencyProbe, rss_bytes
 from dsnb.worker.host_meter import HOST_METER
@@ -108,6 +109,7 @@ class WorkerServer:
         """The number of the last `ClientRelease` order that was carried out."""
         self._latency_probe = LatencyProbe()
         self._definition_cache = DefinitionCache()
+        self._background = OnDemandExecutor("dsnb-splits")
         self._server: GrpcServer | None = None
         self._channel: Channel | None = None
         self._control_stream: ControlStream[WorkerReport, WorkerOrder] | None = None
@@ -292,6 +294,7 @@ class WorkerServer:
             task.join(max(0.0, deadline - time.monotonic()))
         if self._channel is not None:
             self._channel.close()
+        self._background.shutdown()
 
     @checked()
     def join(self) -> None:
@@ -487,6 +490,7 @@ class WorkerServer:
                     lambda request: retry(lambda: channel.call(GET_SPLITS, request, timeout=ATTEMPT_S)),
                     order.position.splits if order.position else (),
                     order.incarnation,
+                    background=self._background,
                 )
             opened_files = OpenedFiles(MOST_ON_WORKER)
             task = Task(

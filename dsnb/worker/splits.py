@@ -1,11 +1,20 @@
-"""How a DYNAMIC task gets its splits: it requests runs of splits from the dispatcher, each about 0.2 s of its work."""
+"""How a DYNAMIC task gets its splits: it requests runs of splits from the dispatcher, each about 0.2 s of its work.
+
+If runs are short, a run is requested while the one before it is read, so that the task does not wait for the answer. It
+belongs to the task like any other: if the task ends before it is read, it is given to another worker with the rest.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 
+from msgspec.structs import replace
+
+from dsnb.errors import DsnbError
 from dsnb.wire.messages import SplitGrant, SplitRange, SplitsReply, SplitsRequest
 
 _GRANT_S = 0.2
@@ -28,6 +37,7 @@ class DispatcherFeed:
         previous_runs: Runs that were assigned already, from a saved position or an earlier incarnation; read first.
         incarnation: The task's incarnation.
         clock: Returns the seconds of a monotonic clock, by which the size of runs is chosen.
+        background: Where `ask` is called ahead; None to call it when a run is needed.
     """
 
     def __init__(
@@ -38,11 +48,15 @@ class DispatcherFeed:
         previous_runs: Sequence[SplitRange] = (),
         incarnation: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        background: Executor | None = None,
     ) -> None:
         self._task_id = task_id
         self._incarnation = incarnation
         self._clock = clock
         self._ask = ask
+        self._background = background
+        self._ahead: tuple[SplitsRequest, Future[SplitsReply]] | None = None
+        """The request for the run after the one that is being read."""
         self._previous_grants = _by_cursor(previous_runs)
         self._repetitions = [-1] * providers
         self._open: dict[int, _SplitRunIterator] = {}
@@ -51,14 +65,17 @@ class DispatcherFeed:
         self._produced_runs: deque[tuple[int, int, int]] = deque()
         """Runs whose elements all have indices below a known position: position, provider and number of splits."""
         self._done = [0] * providers
-        self._run_s, self._run_bytes = _GRANT_S, 0
+        self._run_s, self._run_bytes, self._looks_ahead = _GRANT_S, 0, False
         self._bytes = self._splits_produced = 0
         self.refused = False
         """Whether the dispatcher gives this task no more splits although there are some."""
 
     def limit_runs(self, seconds: float, nbytes: int) -> None:
-        """Request runs of about so much work, and at most about so many bytes of elements."""
-        self._run_s, self._run_bytes = seconds, nbytes
+        """Request runs of about so much work, and at most about so many bytes of elements, each ahead of its use.
+
+        Only for sources of which every repetition is read to its end.
+        """
+        self._run_s, self._run_bytes, self._looks_ahead = seconds, nbytes, True
 
     def note_bytes(self, nbytes: int) -> None:
         """Note that elements of so many bytes were produced."""
@@ -86,28 +103,50 @@ class DispatcherFeed:
             repetition = self._repetitions[provider] + 1
         self._repetitions[provider] = repetition
 
+        def request(cursor: int, want: int) -> SplitsRequest:
+            return SplitsRequest(
+                task_id=self._task_id,
+                incarnation=self._incarnation,
+                provider=provider,
+                repetition=repetition,
+                cursor=cursor,
+                want=want,
+            )
+
         def ask(cursor: int, want: int) -> SplitGrant | None:
             had = self._previous_grants.pop((provider, repetition, cursor), None)
             if had is not None:
                 return had
-            reply = self._ask(
-                SplitsRequest(
-                    task_id=self._task_id,
-                    incarnation=self._incarnation,
-                    provider=provider,
-                    repetition=repetition,
-                    cursor=cursor,
-                    want=want,
-                )
-            )
+            wanted = request(cursor, want)
+            reply = self._reply_ahead(wanted) or self._ask(wanted)
             self.refused = reply.refused
-            run = SplitGrant(provider=provider, repetition=repetition, cursor=cursor, first=reply.first, end=reply.end)
-            return None if reply.done else run
+            return _granted(wanted, reply)
+
+        def look_ahead(cursor: int, want: int, last_s: float) -> None:
+            # Not if runs are long: other tasks may have nothing to do while this one holds two.
+            if last_s < 2 * self._run_s and (provider, repetition, cursor) not in self._previous_grants:
+                self._request_ahead(request(cursor, want))
 
         runs = self._open[provider] = _SplitRunIterator(
-            ask, lambda count: self._read_runs.append((provider, count)), self._run_length, self._clock
+            ask,
+            look_ahead,
+            lambda count: self._read_runs.append((provider, count)),
+            self._run_length,
+            self._clock,
         )
         return runs
+
+    def _request_ahead(self, request: SplitsRequest) -> None:
+        if self._background is not None and self._looks_ahead:
+            with suppress(RuntimeError, DsnbError):  # the worker is stopping, or can start no more threads
+                self._ahead = request, self._background.submit(self._ask, request)
+
+    def _reply_ahead(self, request: SplitsRequest) -> SplitsReply | None:
+        """The reply to a request that was sent ahead; None if there was none, or it failed."""
+        if self._ahead is not None and self._ahead[0] == replace(request, want=self._ahead[0].want):
+            with suppress(DsnbError):
+                return self._ahead[1].result()
+        return None
 
     def repetition(self, provider: int) -> int:
         """The number of the repetition that was begun last; -1 before the first."""
@@ -140,13 +179,31 @@ class DispatcherFeed:
         return tuple(self._done)
 
     def grants(self) -> tuple[SplitGrant, ...]:
-        """The last run of each provider, for a dispatcher that lost the record of it."""
-        return tuple(runs.last for runs in list(self._open.values()) if runs.last is not None)
+        """The last runs of each provider, for a dispatcher that lost the record of them."""
+        read = [runs.last for runs in list(self._open.values())]
+        if self._ahead is not None:
+            request, reply = self._ahead
+            if reply.done() and reply.exception() is None:
+                read.append(_granted(request, reply.result()))
+        return tuple(run for run in read if run is not None)
 
     def _give_up(self, provider: int) -> None:
         runs = self._open.get(provider)
         if runs is not None:
             runs.mark_read()
+
+
+def _granted(request: SplitsRequest, reply: SplitsReply) -> SplitGrant | None:
+    """The run that a request got; None if there is none left."""
+    if reply.done:
+        return None
+    return SplitGrant(
+        provider=request.provider,
+        repetition=request.repetition,
+        cursor=request.cursor,
+        first=reply.first,
+        end=reply.end,
+    )
 
 
 def _by_cursor(runs: Sequence[SplitRange]) -> dict[tuple[int, int, int], SplitGrant]:
@@ -171,6 +228,8 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
 
     Args:
         ask: Requests a run, given a cursor and the number of splits wanted; returns None at the end.
+        look_ahead: Called when a run begins and the length of the next one is known, with what `ask` will get for that
+            one, and how many seconds the last run took.
         read: Called with the number of splits of each run that was read.
         length: Returns the length of the next run, given how many splits of the last one were read in a second.
         clock: Returns the seconds of a monotonic clock.
@@ -179,12 +238,14 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
     def __init__(
         self,
         ask: Callable[[int, int], SplitGrant | None],
+        look_ahead: Callable[[int, int, float], None],
         read: Callable[[int], None],
         length: Callable[[float], int],
         clock: Callable[[], float],
     ) -> None:
         self._clock = clock
         self._ask = ask
+        self._look_ahead = look_ahead
         self._has_read = read
         self._length = length
         self._cursor = 0
@@ -196,10 +257,13 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
         """The last run that was returned."""
 
     def __next__(self) -> tuple[int, int]:
+        last_s: float | None = None
         if self._in_hand:
             # Size the next run by the speed of this one, but at most fourfold: a single fast run may be an exception.
-            splits_per_s = self._in_hand / max(1e-6, self._clock() - self._began)
-            self._want = min(self._length(splits_per_s), 4 * self._want)
+            took = max(1e-6, self._clock() - self._began)
+            length, most = self._length(self._in_hand / took), 4 * self._want
+            last_s = took if length <= most else None
+            self._want = min(length, most)
             self._cursor += self._in_hand
             self.mark_read()
         if self._ended:
@@ -211,6 +275,8 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
         self.last = run
         self._in_hand = run.end - run.first
         self._began = self._clock()
+        if last_s is not None:
+            self._look_ahead(self._cursor + self._in_hand, self._want, last_s)
         return run.first, run.end
 
     def mark_read(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from typing import Any
 
 import pytest
 
@@ -18,18 +21,21 @@ class Dispatcher:
     `now` is the feed's clock.
     """
 
-    def __init__(self, *counts: int) -> None:
+    def __init__(self, *counts: int, background: Executor | None = None) -> None:
         self.now = 0.0
         self.service = Service()
         worker = self.service.add_worker("w")
         self.client = self.service.join(self.service.register(*counts))
         self.task_id = self.service.task(worker).task_id
         self.wants: list[int] = []
+        self.answers_left = math.inf
+        """How many calls are answered before others fail."""
         self.down = False
-        self.feed = DispatcherFeed(self.task_id, len(counts), self.answer, clock=lambda: self.now)
+        self.feed = DispatcherFeed(self.task_id, len(counts), self.answer, clock=lambda: self.now, background=background)
 
     def answer(self, request: SplitsRequest) -> SplitsReply:
-        if self.down:
+        self.answers_left -= 1
+        if self.down or self.answers_left < 0:
             raise UnavailableError("no server answers")
         self.wants.append(request.want)
         reply: SplitsReply = self.service.call(request)
@@ -138,3 +144,56 @@ def test_at_the_end_of_the_pipeline_all_that_was_given_is_done_when_all_is_consu
     dispatcher.feed.end(20)
     assert dispatcher.feed.done(19) != (20,)
     assert dispatcher.feed.done(20) == (20,)
+
+
+class AtOnce(Executor):
+    """Does the work when it is submitted."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - the future has it
+            future.set_exception(error)
+        return future
+
+
+def ahead(dispatcher: Dispatcher, count: int, run_s: float) -> list[tuple[int, int]]:
+    """The first runs of a task that asks ahead and takes so many seconds for each."""
+    runs, found = dispatcher.feed.open(0), []
+    for _ in range(count):
+        found.append(next(runs))
+        dispatcher.now += run_s
+    return found
+
+
+def looking_ahead(count: int) -> Dispatcher:
+    dispatcher = Dispatcher(count, background=AtOnce())
+    dispatcher.feed.limit_runs(0.05, 0)
+    return dispatcher
+
+
+def test_short_runs_are_requested_ahead_and_come_once() -> None:
+    dispatcher = looking_ahead(10)
+    runs = ahead(dispatcher, 4, 0.05)
+    assert (runs, len(dispatcher.wants)) == ([(at, at + 1) for at in range(4)], 5)
+    assert [(run.first, run.end) for run in dispatcher.feed.grants()] == [(3, 4), (4, 5)], "both are in its hands"
+    unfinished = dispatcher.service.core.state.tasks[dispatcher.task_id].unfinished_splits.ranges()
+    assert [(run.first, run.end) for run in unfinished] == [(0, 5)], "another worker would get it with the rest"
+
+
+def test_long_runs_are_requested_when_they_are_needed() -> None:
+    dispatcher = looking_ahead(10)
+    ahead(dispatcher, 4, 0.2)
+    assert len(dispatcher.wants) == 4
+
+
+def test_a_request_that_failed_ahead_is_repeated() -> None:
+    dispatcher = looking_ahead(10)
+    runs = dispatcher.feed.open(0)
+    next(runs)
+    dispatcher.now += 0.05
+    dispatcher.answers_left = 1
+    assert next(runs) == (1, 2)
+    dispatcher.answers_left = math.inf
+    assert splits(runs) == list(range(2, 10))
