@@ -63,6 +63,8 @@ def reading(settings: dict[str, Any]) -> dsnb.Dataset:
     options: dict[str, Any] = {"job_name": settings["job_name"] or None}
     if settings.get("trainer"):
         options["cross_trainer_cache"] = dsnb.CrossTrainerCache(settings["trainer"], **settings.get("cache", {}))
+    if settings.get("world_size"):
+        options |= {"rank": settings["rank"], "world_size": settings["world_size"]}
     if settings.get("transfer"):
         options["data_transfer_protocol"] = settings["transfer"]
     if settings.get("limit"):
