@@ -142,7 +142,9 @@ def test_a_killed_dispatcher_does_not_matter(expected: str, tmp_path: Path) -> N
 def test_a_rank_that_is_killed_rejoins_at_a_whole_step(tmp_path: Path) -> None:
     """The other waits for it, and both go on with the same steps; only what it held is missing."""
     with Scene(tmp_path, workers=2, client_timeout_ms=2_000) as scene:
-        scene.register(dsnb.Dataset.range(COUNT).map(lambda number: number).with_options(dsnb.Options(deterministic=True)))
+        scene.register(
+            dsnb.Dataset.range(COUNT).map(lambda number: number).with_options(dsnb.Options(deterministic=True))
+        )
         one, other = (scene.read(rank=rank, world_size=2, pause_s=0.002) for rank in range(2))
         scene.wait_for(other, 200)
         other.kill()

@@ -14,6 +14,7 @@ import pytest
 
 import dsnb
 from dsnb.errors import DsnbError, InvalidArgumentError
+from dsnb.monitor.receipt import Receipt
 from tests.support.cluster import Cluster
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
@@ -225,3 +226,51 @@ def test_positions_of_other_orders_are_refused() -> None:
         elements.load_state_dict(position)
         with pytest.raises(DsnbError, match="does not fit the splits"):
             next(elements)
+
+
+# ---- receipts
+
+
+def when_over(job: str, service: Any) -> Receipt:
+    """The receipt of an epoch once all its readers have left."""
+    wait_for(lambda: service.receipt(job).over, what="all readers to leave")
+    found: Receipt = service.receipt(job)
+    return found
+
+
+@pytest.mark.parametrize(
+    "at_end, each, missing, twice",
+    [("drop", [2, 2, 2, 2], 2, 0), ("repeat", [3, 3, 2, 2], 0, 2), ("pad", [3, 3, 2, 2], 0, 2)],
+)
+def test_a_receipt_counts_what_each_rank_had_of_its_own(at_end: str, each: list[int], missing: int, twice: int) -> None:
+    data = dsnb.Dataset.range(10).with_options(dsnb.Options(deterministic=True))
+    with dsnb.start(workers=2) as svc:
+        together(4, lambda rank: list(for_rank(rank, 4, svc, data, at_end=at_end)))
+        found = when_over("ranks", svc)
+    assert sorted((reader.reader, reader.elements) for reader in found.readers) == [
+        (f"rank {rank} of 4", count) for rank, count in enumerate(each)
+    ]
+    assert (found.delivered, found.missing, found.twice, found.over) == (10 - missing, missing, twice, True)
+    assert f"rank 1 of 4: {each[1]} elements" in repr(found)
+
+
+def test_the_receipts_of_one_reader_and_of_trainers_say_each_once() -> None:
+    data = dsnb.Dataset.range(COUNT).with_options(dsnb.Options(deterministic=True, receipts=True))
+    with dsnb.start(workers=2) as svc:
+        numbers(data.apply(dsnb.distribute("distributed_epoch", svc, job_name="one")))
+        cached = [
+            data.apply(
+                dsnb.distribute(
+                    "distributed_epoch",
+                    svc,
+                    job_name="shared",
+                    cross_trainer_cache=dsnb.CrossTrainerCache(name, on_lag="wait", start_together=2),
+                )
+            )
+            for name in "ab"
+        ]
+        together(2, lambda number: numbers(cached[number]))
+        one, shared = when_over("one", svc), when_over("shared", svc)
+    assert one.each_once
+    assert shared.each_once
+    assert (one.delivered, shared.delivered, one.digest) == (COUNT, COUNT, shared.digest)

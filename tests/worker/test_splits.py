@@ -31,7 +31,9 @@ class Dispatcher:
         self.answers_left = math.inf
         """How many calls are answered before others fail."""
         self.down = False
-        self.feed = DispatcherFeed(self.task_id, len(counts), self.answer, clock=lambda: self.now, background=background)
+        self.feed = DispatcherFeed(
+            self.task_id, len(counts), self.answer, clock=lambda: self.now, background=background
+        )
 
     def answer(self, request: SplitsRequest) -> SplitsReply:
         self.answers_left -= 1

@@ -71,7 +71,9 @@ def receipt(core: Context, job: Job, number: int) -> Receipt:
     parts = {**iteration.gone_tasks, **{task: _live(core, core.state.tasks[task]) for task in iteration.tasks}}
     expected = _expected(core, job, iteration, parts.values())
     readers = _readers(core, job, iteration, expected)
-    if job.cached:
+    if job.ranks:
+        delivered, missing, twice, notes = _received_by_ranks(job, readers, expected)
+    elif job.cached:
         delivered, missing, twice, notes = _received_by_trainers(iteration, readers, expected)
     elif job.num_consumers:
         delivered, missing, twice, notes = _received_in_rounds(readers, expected)
@@ -85,7 +87,7 @@ def receipt(core: Context, job: Job, number: int) -> Receipt:
         job=job.name,
         epoch=number + 1,
         mode=job.mode,
-        cached=job.cached,
+        cached=job.cached and not job.ranks,
         over=over,
         expected=expected,
         delivered=delivered,
@@ -145,6 +147,8 @@ def _readers(core: Context, job: Job, iteration: Iteration, expected: int) -> li
         states = {tally.state for _, tally in tallies}
         total = UNKNOWN if count is None else count.elements
         ended = job.cached and name in iteration.ended_trainers and expected >= 0 and total >= 0
+        if job.ranks and total != UNKNOWN:
+            total, ended = _own_elements(job, name, total), False
         found.append(
             ReaderReceipt(
                 reader=name,
@@ -243,6 +247,25 @@ def _received_by_trainers(iteration: Iteration, readers: list[ReaderReceipt], ex
         notes.append("how many elements the epoch has is not known, or a client of a trainer died")
         return fewest, UNKNOWN, UNKNOWN, notes
     return fewest, missing, sum(max(0, reader.elements - expected) for reader in ended), notes
+
+
+def _own_elements(job: Job, name: str, count: int) -> int:
+    """How many of the first `count` elements are those of a rank, as in "rank 0 of 2"; it goes through all of them."""
+    steps, rest = divmod(count, job.ranks)
+    return steps + (job.at_end != "drop" and int(name.split()[1]) < rest)
+
+
+def _received_by_ranks(job: Job, readers: list[ReaderReceipt], expected: int) -> Counts:
+    """What the ranks of one order received of their own."""
+    delivered = _total([reader.elements for reader in readers])
+    if UNKNOWN in (expected, delivered):
+        note = "how many elements the epoch has is not known, or a rank died without saying what it had consumed last"
+        return delivered, UNKNOWN, UNKNOWN, [note]
+    missing = max(0, expected - delivered)
+    if job.at_end == "drop":
+        dropped = missing and missing == expected % job.ranks
+        return delivered, missing, 0, [f"{plural(missing, 'element')} at the end made no whole step"] if dropped else []
+    return delivered, missing, UNKNOWN if missing else -expected % job.ranks, []
 
 
 def _received_in_rounds(readers: list[ReaderReceipt], expected: int) -> Counts:
