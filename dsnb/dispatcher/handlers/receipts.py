@@ -265,7 +265,7 @@ def _received_by_ranks(job: Job, readers: list[ReaderReceipt], expected: int) ->
     if job.at_end == "drop":
         dropped = missing and missing == expected % job.ranks
         return delivered, missing, 0, [f"{plural(missing, 'element')} at the end made no whole step"] if dropped else []
-    return delivered, missing, UNKNOWN if missing else -expected % job.ranks, []
+    return delivered, missing, UNKNOWN if missing else 0, []
 
 
 def _received_in_rounds(readers: list[ReaderReceipt], expected: int) -> Counts:
