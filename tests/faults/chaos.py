@@ -25,7 +25,7 @@ from tests.faults.reader_process import RECORD
 from tests.support.cluster import Cluster
 from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
-from tests.support.workers import address_of, worker_process, worker_processes
+from tests.support.workers import address_of, started_worker
 
 TIMES: dict[str, Any] = {
     "reconnect_ms": 300,
@@ -95,10 +95,11 @@ class Scene:
     Args:
         folder: For logs.
         workers: How many processes.
-        dispatcher: Settings of the dispatcher.
+        cluster: A dispatcher without workers; None for one of this process.
+        dispatcher: Settings of the latter.
     """
 
-    def __init__(self, folder: Path, workers: int = 2, **dispatcher: Any) -> None:
+    def __init__(self, folder: Path, workers: int = 2, cluster: Cluster | None = None, **dispatcher: Any) -> None:
         self.folder = folder
         self.gate = str(folder / "gate")
         """A file for which readers wait that are to begin at once."""
@@ -110,11 +111,13 @@ class Scene:
         self.workers: list[PythonProcess] = []
         self._suspended: list[threading.Timer] = []
         try:
-            self.cluster = self._stack.enter_context(Cluster(workers=0, dispatcher={**TIMES, **dispatcher}))
-            target, token = self.cluster.dispatcher.target, self.cluster.dispatcher.token
-            started = self._stack.enter_context(worker_processes(workers, target, token))
+            self.cluster = self._stack.enter_context(cluster or Cluster(workers=0, dispatcher={**TIMES, **dispatcher}))
+            for _ in range(workers):
+                self.add_worker(ready=False)
+            for worker in self.workers:
+                worker.wait_for_line("{")
             names = [worker.address for worker in self.cluster.status().workers]  # w0, w1, ...
-            self.workers += sorted(started, key=lambda worker: names.index(address_of(worker)))
+            self.workers.sort(key=lambda worker: names.index(address_of(worker)))
         except BaseException:
             self._stack.close()
             raise
@@ -124,12 +127,17 @@ class Scene:
         """The workers whose processes have not ended."""
         return [worker for worker in self.workers if worker.popen.poll() is None]
 
-    def add_worker(self, port: int = 0, *more: str, fault: str = "") -> PythonProcess:
-        dispatcher = self.cluster.dispatcher
-        worker = self._stack.enter_context(
-            worker_process(dispatcher.target, dispatcher.token, port, *more, fault=fault)
-        )
+    def target(self) -> str:
+        """Where the next process is to look for the dispatcher."""
+        return self.cluster.dispatcher.target
+
+    def add_worker(self, port: int = 0, *more: str, fault: str = "", ready: bool = True) -> PythonProcess:
+        """Start one more worker, and wait until it is ready, or don't."""
+        token = self.cluster.dispatcher.token
+        worker = self._stack.enter_context(started_worker(self.target(), token, port, *more, fault=fault))
         self.workers.append(worker)
+        if ready:
+            worker.wait_for_line("{")
         return worker
 
     def register(self, dataset: dsnb.Dataset) -> None:
@@ -147,7 +155,7 @@ class Scene:
         """Start a reader of the registered dataset, and wait until it begins, or would but for a `gate`."""
         log = self.folder / f"reader{next(self._numbers)}"
         settings = {
-            "target": self.cluster.dispatcher.target,
+            "target": self.target(),
             "dataset_id": self.dataset_id,
             "mode": mode,
             "job_name": "train",

@@ -8,12 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import dsnb
 from dsnb.storage.failpoints import FAULT_VARIABLE
 from dsnb.wire.security import read_token_file
+from tests.support.cluster import Cluster
 from tests.support.ports import unused_port
 from tests.support.processes import PythonProcess
+
+_SERVE = """
+import json, sys
+import dsnb
+with dsnb.DispatchServer(dsnb.DispatcherConfig(**json.loads(sys.argv[1]))) as server:
+    print(json.dumps({"target": server.target}), flush=True)
+    server.join()
+"""
 
 
 class RestartableDispatcher:
@@ -22,6 +32,7 @@ class RestartableDispatcher:
     Args:
         folder: Its work folder.
         fault: What its first process does to itself, as the environment variable `DSNB_FAULT` says.
+        settings: More of `DispatcherConfig`, also those for which the command has no option.
 
     Example:
         >>> with RestartableDispatcher(tmp_path) as dispatcher:
@@ -29,9 +40,10 @@ class RestartableDispatcher:
         ...     dispatcher.start()
     """
 
-    def __init__(self, folder: Path, fault: str = "") -> None:
+    def __init__(self, folder: Path, fault: str = "", **settings: Any) -> None:
         self.folder = folder
         self.port = unused_port()
+        self._settings = settings
         self.target = f"grpc://127.0.0.1:{self.port}"
         self.kills = 0
         self._process: PythonProcess | None = None
@@ -55,8 +67,10 @@ class RestartableDispatcher:
 
     def start(self, fault: str = "") -> None:
         """Start it; it may take a second until it is ready."""
-        arguments = ["--json", "--port", str(self.port), "--work-dir", str(self.folder)]
-        self._process = PythonProcess(["-m", "dsnb", "dispatcher", *arguments], env={FAULT_VARIABLE: fault})
+        arguments = ["-m", "dsnb", "dispatcher", "--json", "--port", str(self.port), "--work-dir", str(self.folder)]
+        if self._settings:
+            arguments = ["-c", _SERVE, json.dumps({"port": self.port, "work_dir": str(self.folder), **self._settings})]
+        self._process = PythonProcess(arguments, env={FAULT_VARIABLE: fault})
 
     def wait_until_ready(self) -> None:
         """Wait until it listens."""
@@ -92,3 +106,25 @@ class RestartableDispatcher:
         if error is not None and self._process is not None:
             error.add_note(self._process.describe())
         self.kill()
+
+
+class KillableCluster(Cluster):
+    """One whose dispatcher is a process of its own; to restart it is to kill it.
+
+    Args:
+        folder: The dispatcher's work folder.
+        settings: More of `DispatcherConfig`.
+    """
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.dispatcher = RestartableDispatcher(folder, **settings)
+        self.service = dsnb.connect(self.dispatcher.target, token=self.dispatcher.token)
+        self.workers = []
+
+    def restart_dispatcher(self) -> Any:
+        """Kill the dispatcher and start another one in its place, without waiting until it is ready."""
+        self.dispatcher.restart()
+        return self.dispatcher
+
+    def stop(self) -> None:
+        self.dispatcher.kill()

@@ -1,4 +1,4 @@
-"""A link that is slow or damages what it carries: a TCP proxy of this process."""
+"""A link that is slow, breaks or damages what it carries: a TCP proxy of this process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 
 _CHUNK_BYTES = 16 << 10
 
@@ -16,7 +17,7 @@ class Proxy:
 
     Args:
         bytes_s: Bytes a second that come back from upstream at the most; 0 for all.
-        delay_s: Seconds that each piece takes in either direction.
+        delay_s: Seconds that each piece takes in either direction; may be changed at any time.
         damage: Makes of a piece that comes back from upstream what arrives in its place; of the same length.
     """
 
@@ -25,10 +26,10 @@ class Proxy:
     ) -> None:
         self.upstream = ("127.0.0.1", 0)
         self._bytes_s = bytes_s
-        self._delay_s = delay_s
+        self.delay_s = delay_s
         self._damage = damage
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = [self._listener]
+        self._links: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
         self._begin(self._accept)
 
@@ -39,12 +40,21 @@ class Proxy:
 
     def close(self) -> None:
         """End all connections and threads."""
-        for one in self._sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        for one in (self._listener, *chain.from_iterable(self._links)):
+            _shut(one, socket.SHUT_RDWR)
             one.close()
         for thread in self._threads:
             thread.join(5.0)
+
+    def cut(self) -> None:
+        """Break all connections; new ones are accepted."""
+        for one in chain.from_iterable(self._links):
+            _shut(one, socket.SHUT_RDWR)
+
+    def half_close(self, *, upstream: bool) -> None:
+        """End one direction of all connections, towards upstream or back, as if that sender had closed it."""
+        for here, there in self._links:
+            _shut(there if upstream else here, socket.SHUT_WR)
 
     def _begin(self, run: object, *args: object) -> None:
         thread = threading.Thread(target=run, args=args, name="test-proxy", daemon=True)  # type: ignore[arg-type]
@@ -60,7 +70,7 @@ class Proxy:
                     socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK_BYTES
                 )  # before, or the system buffers megabytes
                 there.connect(self.upstream)
-                self._sockets += [here, there]
+                self._links.append((here, there))
                 self._begin(self._pass_on, here, there, 0.0, None)
                 self._begin(self._pass_on, there, here, self._bytes_s, self._damage)
 
@@ -77,11 +87,16 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(_CHUNK_BYTES):
                 self._on_data(data)
-                time.sleep(self._delay_s + (len(data) / bytes_s if bytes_s else 0.0))
+                time.sleep(self.delay_s + (len(data) / bytes_s if bytes_s else 0.0))
                 sink.sendall(damage(data) if damage is not None else data)
         for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+            _shut(one, socket.SHUT_RDWR)
+
+
+def _shut(one: socket.socket, how: int) -> None:
+    """Shut a socket down, if it is not yet."""
+    with suppress(OSError):
+        one.shutdown(how)
 
 
 @contextmanager
