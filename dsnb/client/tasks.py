@@ -50,7 +50,7 @@ ATTEMPTS = 30
 Then the dispatcher says whether the worker runs; if it is dead, another one gets its tasks."""
 
 _PING_TIMEOUT_S = 2.0
-_CREDIT = Failpoint("credit send", can_fail=False)
+_CREDIT = Failpoint("credit send", error=None)
 
 _MAX_SHARED_MEMORY_ATTEMPTS = 7
 """Attempts to open shared memory that was requested and is not there: about 3 s, enough for the dispatcher to notice

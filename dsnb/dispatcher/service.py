@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 _LEAVING = (WorkerLeft, ClientLeft, JobForgotten, JobCancelled, IterationDropped, IterationArchived)
 """The records after which a worker, a client or a job may be gone."""
 _MAX_EVENTS = 200
-_CARRY_OUT = Failpoint("decision carry out", can_fail=False)
+_CARRY_OUT = Failpoint("decision carry out", error=None)
 _REPORT_TIMEOUT_S = 0.25
 _CONNECT_TIMEOUT_S = 0.1
 """How long a status waits for clients that have joined and not opened their control streams yet."""

@@ -32,7 +32,7 @@ from dsnb.monitor.formatting import plural
 from dsnb.monitor.snapshot import VERSION, Snapshot
 from dsnb.monitor.watch import fetch_snapshot
 from dsnb.storage.failpoints import Failpoint
-from dsnb.storage.sqlite import Database, DatabaseKind
+from dsnb.storage.sqlite import DATABASE_FULL, Database, DatabaseKind
 from dsnb.system_limits import limit_error
 from dsnb.wire.codec import decode, encode
 
@@ -309,6 +309,6 @@ RUN_FILE = DatabaseKind(
     foreign_error=_foreign_error,
     format_error=_format_error,
     private=False,
-    commit=Failpoint("run file commit"),
+    commit=Failpoint("run file commit", error=DATABASE_FULL),
 )
 """The kind of a run file."""

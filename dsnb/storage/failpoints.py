@@ -9,7 +9,7 @@ process is killed after its third commit. WHEN is "before" or "after", and ACTIO
 
 * "kill": SIGKILL;
 * "suspend": SIGSTOP;
-* "fail": an OSError, as of a disk that is full. Only where `Failpoint.can_fail` is true.
+* "fail": the error of a disk that is full, before the step. Only where `Failpoint.error` says which.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Final, Literal, get_args
 
 When = Literal["before", "after"]
@@ -27,6 +28,7 @@ Action = Literal["kill", "suspend", "fail"]
 Hook = Callable[[str, When], None]
 
 FAULT_VARIABLE: Final = "DSNB_FAULT"
+DISK_FULL: Final = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 FAILPOINTS: dict[str, Failpoint] = {}
 """All failpoints, by name."""
 
@@ -36,7 +38,7 @@ class Failpoint:
 
     Args:
         name: The step.
-        can_fail: Whether an OSError may come from it, as of a system call.
+        error: What it raises when the disk is full; None if it does not write, or if its room was reserved before.
 
     Example:
         >>> rename = Failpoint("manifest rename")
@@ -44,11 +46,11 @@ class Failpoint:
         ...     os.replace(temporary, path)
     """
 
-    __slots__ = ("can_fail", "name")
+    __slots__ = ("error", "name")
 
-    def __init__(self, name: str, *, can_fail: bool = True) -> None:
+    def __init__(self, name: str, *, error: Exception | None = DISK_FULL) -> None:
         assert name not in FAILPOINTS, f"two steps are called {name!r}"
-        self.name, self.can_fail = name, can_fail
+        self.name, self.error = name, error
         FAILPOINTS[name] = self
 
     def __enter__(self) -> None:
@@ -76,9 +78,11 @@ class Fault:
     """
 
     def __init__(self, text: str) -> None:
-        point, action, *count = text.split(":")
+        point, _, rest = text.partition(":")
+        action, *count = rest.split(":")
         name, _, when = point.rpartition("/")
-        if not name or when not in get_args(When) or action not in get_args(Action) or len(count) > 1:
+        known = name and when in get_args(When) and action in get_args(Action) and len(count) < 2
+        if not known or (when, action) == ("after", "fail"):
             raise ValueError(f"{FAULT_VARIABLE} is {text!r}; it must be like 'journal commit/after:kill:3'")
         self.name, self.when, self.action = name, when, action
         self.left = int(count[0]) if count else 1
@@ -96,7 +100,9 @@ class Fault:
 
     def _act(self) -> None:
         if self.action == "fail":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            error = FAILPOINTS[self.name].error
+            assert error is not None, f"{self.name!r} meets no error of a disk"
+            raise copy(error)
         os.kill(os.getpid(), signal.SIGKILL if self.action == "kill" else signal.SIGSTOP)
 
 

@@ -14,12 +14,16 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dsnb.errors import DsnbError
 from dsnb.storage.filesystem import FileSystem, filesystem_of
+
+DATABASE_FULL: Final = sqlite3.OperationalError("database or disk is full")
+DATABASE_FULL.sqlite_errorcode = sqlite3.SQLITE_FULL
+"""What SQLite raises when the disk is full."""
 
 
 class DatabaseKind(msgspec.Struct, kw_only=True):
@@ -39,7 +43,7 @@ class DatabaseKind(msgspec.Struct, kw_only=True):
         exclusive: Whether the file is locked while it is open.
         private: Whether only the user may read the file.
         auto_vacuum: Whether the file shrinks when rows are deleted.
-        commit: Surrounds each commit, for tests.
+        commit: The failpoint of each commit.
     """
 
     application_id: int

@@ -363,7 +363,9 @@ class Channel:
         self._unanswered_since = self._unanswered_since or time.monotonic()
         try:
             stub = self.stub(HELLO.kind, HELLO.path)
-            reply, call = stub.with_call(b"", timeout=min(wait, self._hello_timeout_s), metadata=call_metadata(proof))
+            with call_failpoint(HELLO.path):
+                most = min(wait, self._hello_timeout_s)
+                reply, call = stub.with_call(b"", timeout=most, metadata=call_metadata(proof))
         except ValueError as error:
             raise self.closed_error() from error
         except grpc.RpcError as error:

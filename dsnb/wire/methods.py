@@ -72,8 +72,8 @@ READ = Method(_WORKER, "Read", m.ReadRequest, bytes, "stream_stream", bulk=True)
 _SINGLE_REPLY: Final = tuple(
     value for value in list(globals().values()) if isinstance(value, Method) and value.kind.endswith("unary")
 )
-_CALLS: Final = {one.path: Failpoint(f"call {one.name}", can_fail=False) for one in _SINGLE_REPLY}
-_ANSWERS: Final = {one.path: Failpoint(f"answer {one.name}", can_fail=False) for one in _SINGLE_REPLY}
+_CALLS: Final = {one.path: Failpoint(f"call {one.name}", error=None) for one in _SINGLE_REPLY}
+_ANSWERS: Final = {one.path: Failpoint(f"answer {one.name}", error=None) for one in _SINGLE_REPLY}
 _NOTHING: Final = nullcontext()
 
 

@@ -21,7 +21,7 @@ from dsnb.elements.frame import Frame
 from dsnb.elements.structure import Structure
 from dsnb.storage.failpoints import Failpoint
 
-_WRITE = Failpoint("spill write", can_fail=False)  # room was allocated before
+_WRITE = Failpoint("spill write", error=None)  # room was allocated before
 _FILE_BYTES = 64 << 20
 
 

@@ -48,7 +48,7 @@ _UNBOUNDED_MS = 1 << 40
 _MOST_LOST_READERS = 100
 _FILES_PER_MESSAGE = 1000
 _MOST_UNIT_MARKS = 10_000
-_SEND = Failpoint("elements send", can_fail=False)
+_SEND = Failpoint("elements send", error=None)
 _SHARED_TRAINER_ID = ""
 """The only trainer of a task that is not cached: all readers share its cursor."""
 

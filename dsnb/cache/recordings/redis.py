@@ -64,11 +64,11 @@ _REQUEST_FIELD: Final = "asked"
 _reachable: dict[str, bool] = {}
 """Addresses, with passwords, of the servers that have answered this process, and whether they were reachable last."""
 
-_PUT = Failpoint("redis put")
-_RECORD = Failpoint("redis record")
-_KEEP = Failpoint("redis keep")
-_HEARTBEAT = Failpoint("redis beat")
-_FORGET = Failpoint("redis forget")
+_PUT = Failpoint("redis put", error=None)
+_RECORD = Failpoint("redis record", error=None)
+_KEEP = Failpoint("redis keep", error=None)
+_HEARTBEAT = Failpoint("redis beat", error=None)
+_FORGET = Failpoint("redis forget", error=None)
 
 _CLAIM: Final = """
 local log, newest = KEYS[1], KEYS[2]

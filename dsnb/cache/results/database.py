@@ -19,7 +19,7 @@ from dsnb.errors import (
 )
 from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.filesystem import FileSystem
-from dsnb.storage.sqlite import DatabaseKind, error_code, is_busy
+from dsnb.storage.sqlite import DATABASE_FULL, DatabaseKind, error_code, is_busy
 
 
 @contextmanager
@@ -99,5 +99,5 @@ TRAINING_CACHE: Final = DatabaseKind(
     network_error=_network_error,
     removed_error=_removed_error,
     busy_timeout_s=30.0,  # transactions take no longer than a few renames, but a process may be suspended inside one
-    commit=Failpoint("entry commit"),
+    commit=Failpoint("entry commit", error=DATABASE_FULL),
 )
