@@ -23,9 +23,16 @@ import xxhash
 from dsnb.dispatcher.invariants import validate
 from dsnb.dispatcher.records import Record
 from dsnb.dispatcher.state import State, state_from_json
-from dsnb.errors import AlreadyExistsError, DataLossError, DsnbError, FailedPreconditionError, UnavailableError
+from dsnb.errors import (
+    AlreadyExistsError,
+    DataLossError,
+    DsnbError,
+    FailedPreconditionError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from dsnb.storage.failpoints import Failpoint
-from dsnb.storage.sqlite import Database, DatabaseKind
+from dsnb.storage.sqlite import DATABASE_FULL, Database, DatabaseKind, error_code
 
 FORMAT = 7
 """The format version; increased when an older dsnb could not read what this one writes."""
@@ -45,6 +52,12 @@ def _open_error(error: BaseException, path: Path) -> DsnbError:
             f"another dispatcher uses the journal {path}",
             did="nothing was started",
             hint="stop that one, or use another work_dir; `dsnb status` lists the services of this user",
+        )
+    if isinstance(error, sqlite3.Error) and error_code(error) == sqlite3.SQLITE_FULL:
+        return ResourceExhaustedError(
+            f"the journal {path} cannot be written ({error})",
+            did="it was left as it is, and nothing was started",
+            hint="free some space on the disk of the work_dir",
         )
     return DataLossError(
         f"the journal {path} is damaged ({type(error).__name__}: {error})",
@@ -81,7 +94,7 @@ _JOURNAL = DatabaseKind(
     busy_timeout_s=0.2,
     exclusive=True,
     auto_vacuum=True,
-    commit=Failpoint("journal commit"),
+    commit=Failpoint("journal commit", error=DATABASE_FULL),
 )
 
 

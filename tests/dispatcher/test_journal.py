@@ -16,7 +16,14 @@ from msgspec.structs import replace
 from dsnb.dispatcher.journal import FORMAT, Journal
 from dsnb.dispatcher.records import ClientLeft, Record
 from dsnb.dispatcher.state import State, replay, state_from_json
-from dsnb.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, UnavailableError
+from dsnb.errors import (
+    AlreadyExistsError,
+    DataLossError,
+    FailedPreconditionError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from dsnb.storage.failpoints import Fault, failpoint_hook
 from dsnb.wire.ranges import Ranges
 from tests.dispatcher.simulation import Service
 from tests.support.processes import python_process
@@ -274,6 +281,14 @@ def test_it_does_not_grow_with_history(place: Path | None, records: list[Record]
         assert sum(file.stat().st_size for file in path.parent.iterdir()) < 64 << 10
     assert journal.last_number == len(records) + 30_000
     journal.close()
+
+
+def test_a_disk_that_is_full_at_the_start_is_told_and_not_taken_for_damage(path: Path) -> None:
+    full = Fault("journal commit/before:fail")
+    with failpoint_hook(full), pytest.raises(ResourceExhaustedError, match=r"cannot be written .*full") as error:
+        Journal(path)
+    assert "free some space" in error.value.hint
+    Journal(path).close()
 
 
 @pytest.fixture
