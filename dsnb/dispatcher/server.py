@@ -20,6 +20,7 @@ from dsnb.dispatcher.worker_pool import WorkerPool
 from dsnb.errors import AlreadyExistsError, DsnbError, FailedPreconditionError, UnavailableError
 from dsnb.monitor.snapshot import Snapshot
 from dsnb.storage.failpoints import Failpoint
+from dsnb.storage.files import replace_without_sync
 from dsnb.transfer import local
 from dsnb.wire import discovery
 from dsnb.wire.addresses import AUTO, format_address, port_numbers, reachable_host, target_address
@@ -30,7 +31,7 @@ from dsnb.wire.security import load_or_create_token, new_token
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.stopped_services import note_started, note_stopped
 
-_PORT_WRITE = Failpoint("port write")
+_PORT_NAME = Failpoint("port name")
 
 
 class DispatchServer:
@@ -268,9 +269,7 @@ def _port_moved_text(taken: int | str, port: int) -> str:
 def _save_port(config: DispatcherConfig, port: int) -> None:
     if config.work_dir is not None and config.fault_tolerant_mode is not False:
         with suppress(OSError):  # a convenience: the service works without the saved port
-            handle = os.open(Path(config.work_dir, "port"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "w", encoding="ascii") as file, _PORT_WRITE:
-                file.write(str(port))
+            replace_without_sync(os.path.join(config.work_dir, "port"), b"%d" % port, _PORT_NAME, mode=0o600)
 
 
 def _make_certificate(config: DispatcherConfig) -> str:
