@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _RUN_ELEMENTS: Final = 4096
 _MANIFEST_WRITE = files.WriteFailpoints("saved manifest")
+_NAME = Failpoint("saved name")
 _FOLDER_SYNC = Failpoint("saved folder sync")
 
 
@@ -53,7 +54,9 @@ def save_dataset(dataset: Dataset, path: str, file_bytes: int) -> None:
         with _translated_errors(path):
             files.replace(os.path.join(unfinished, MANIFEST), msgspec.json.encode(manifest), _MANIFEST_WRITE)
             _refuse_existing(path)
-            os.rename(unfinished, path)
+            with _NAME:
+                os.rename(unfinished, path)
+        with _translated_errors(path, "it was saved, but a power failure may undo that"):
             files.sync_folder(os.path.dirname(path), _FOLDER_SYNC)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -61,14 +64,14 @@ def save_dataset(dataset: Dataset, path: str, file_bytes: int) -> None:
 
 
 @contextmanager
-def _translated_errors(path: str) -> Iterator[None]:
+def _translated_errors(path: str, did: str = "nothing was saved") -> Iterator[None]:
     """Translate the system's errors about what is written; those that reading the dataset raises are the user's."""
     try:
         yield
     except OSError as error:
         if isinstance(error, DsnbError):
             raise
-        raise files.translate_os_error(error, f"saving to {path}", "nothing was saved") from error
+        raise files.translate_os_error(error, f"saving to {path}", did) from error
 
 
 def _refuse_existing(path: str) -> None:

@@ -23,7 +23,7 @@ from dsnb.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
-from dsnb.storage.failpoints import FAILPOINTS, failpoint_hook
+from dsnb.storage.failpoints import FAILPOINTS, Fault, failpoint_hook
 from dsnb.testing import assert_resumable
 from tests.support.cluster import Cluster
 from tests.support.processes import python_process
@@ -156,7 +156,9 @@ def test_a_kill_at_any_point_leaves_all_or_nothing(tmp_path: Path, point: str, w
     saved = tmp_path / "saved"
     with python_process(KILLED.replace("PASSED", repr((point, when))).replace("PATH", repr(str(saved)))) as process:
         assert process.wait_for_exit() == -signal.SIGKILL
-    assert saved.exists() == (point == "saved folder sync")
+    assert saved.exists() == (
+        (point, when) in {("saved name", "after"), ("saved folder sync", "before"), ("saved folder sync", "after")}
+    )
     if not saved.exists():
         Dataset.range(9000).save(saved)
     assert numbers(Dataset.load(saved)) == list(range(9000))
@@ -179,6 +181,13 @@ def test_errors_of_the_system_say_what_was_not_saved_or_read(tmp_path: Path) -> 
     ):
         Dataset.range(3).save(tmp_path / "saved")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_synced_is_told_and_what_is_saved_is_there(tmp_path: Path) -> None:
+    full = Fault("saved folder sync/before:fail")
+    with failpoint_hook(full), pytest.raises(ResourceExhaustedError, match="it was saved, but"):
+        Dataset.range(3).save(tmp_path / "saved")
+    assert numbers(Dataset.load(tmp_path / "saved")) == [0, 1, 2]
 
 
 def test_an_error_of_a_source_is_not_taken_for_one_of_the_disk(tmp_path: Path) -> None:
