@@ -2,7 +2,7 @@
 
 Victims are forked, not started: an interpreter with everything imported and no thread makes hundreds a minute.
 
-    python -m tests.cache.crashing SCENE points [WORD] | random FIRST LAST | asleep EVERY
+    python -m tests.cache.crashing SCENE points [WORD] | full [WORD] | random FIRST LAST | asleep EVERY
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dsnb.errors import CacheWarning
 from dsnb.pipeline.operation import BuildContext
-from dsnb.storage.failpoints import failpoint_hook
+from dsnb.storage.failpoints import FAILPOINTS, Fault, failpoint_hook
 from tests.cache.scenes import LENGTH, Alone, Crowded, OnRedis, Passing, Splits, calls_of, dataset
 
 SCENES: dict[str, Callable[[], Alone]] = {"alone": Alone, "crowded": Crowded, "splits": Splits}
@@ -175,6 +177,29 @@ def at_each_point(scene: Alone, word: str = "") -> dict[str, str]:
     return problems
 
 
+def full_disk(scene: Alone, word: str = "") -> dict[str, str]:
+    """Let the disk be full at the first passing of each point with this word in its name; problems by place."""
+    problems = {}
+    for name, when in dict.fromkeys(passings(scene)):
+        if when == "before" and word in name and FAILPOINTS[name].error is not None:
+            with stage_folder() as folder:
+                problems[f"{name}, {when}, passing 0"] = _met_full_disk(scene, folder, name)
+    return problems
+
+
+def _met_full_disk(scene: Alone, folder: Path, name: str) -> str:
+    prepared(scene, folder)
+
+    def play() -> None:
+        warnings.simplefilter("ignore", CacheWarning)
+        with failpoint_hook(Fault(f"{name}/before:fail")):
+            scene.play(folder)
+
+    if forked(play) != 0:
+        return "the run met an error"
+    return ended(scene, folder, scene.most_calls(2, 2) + LENGTH)
+
+
 def at_random(scene: Alone, first: str, last: str) -> dict[str, str]:
     """Runs with one to three kills anywhere, by seed; problems by seed."""
     there = passings(scene)
@@ -199,6 +224,7 @@ def main(name: str, kind: str, *words: str) -> None:
     scene = OnRedis(name) if name.startswith("redis://") else SCENES[name]()
     kinds: dict[str, Callable[..., dict[str, str]]] = {
         "random": at_random, "asleep": asleep, "points": at_each_point, "passed": points_of,
+        "full": full_disk,
     }  # fmt: skip
     sys.stdout.write(f"FOUND {json.dumps(kinds[kind](scene, *words))}\n")
 

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsnb.cache.recordings import recording_directory, redis  # noqa: F401 - see below
-from dsnb.cache.results import training  # noqa: F401 - all points are there once these are imported
-from dsnb.storage.failpoints import FAILPOINTS
-from tests.cache.killing import POINTS_OF_THE_CACHE
+from tests.faults.points import ON_REDIS, RECORDING
 from tests.support.processes import PythonProcess
 from tests.support.redis import RedisServer
 from tests.support.requires import require_module
@@ -25,6 +22,9 @@ SHORT = (
     "crowded points shelf",
     "crowded points remove",
     "splits points",
+    "alone full",
+    "crowded full shelf",
+    "crowded full remove",
 )
 
 Found = Callable[[str], dict[str, str]]
@@ -69,7 +69,7 @@ def test_a_death_or_a_sleep_at_any_point_loses_no_more_than_a_chunk_and_leaves_n
     found: Found, form: str
 ) -> None:
     runs = found(form)
-    assert len(runs) >= 4
+    assert len(runs) >= 3
     assert {run: problem for run, problem in runs.items() if problem} == {}
 
 
@@ -79,11 +79,14 @@ def test_a_death_or_a_sleep_at_any_point_loses_no_more_than_a_chunk_and_leaves_n
 def test_each_point_of_the_store_has_a_test_that_kills_there(found: Found, form: str) -> None:
     killed = {run.partition(",")[0] for run in (*found("alone points"), *found("crowded points shelf"))}
     killed |= {run.partition(",")[0] for run in found("crowded points remove")}
-    on_redis = {name for name in FAILPOINTS if name.startswith("redis ")}
-    assert set(found(form)) <= killed
-    # Those of blobs and of saved datasets are not a cache's.
-    ours = {name for name in FAILPOINTS if not name.startswith(("test of ", "blob ", "saved "))}
-    assert ours - killed == {*POINTS_OF_THE_CACHE, *on_redis}, "test_killing.py kills in the training cache"
+    assert set(found(form)) <= killed == set(RECORDING.names)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_disk_was_full_at_each_point_of_the_store(found: Found) -> None:
+    full = [name for form in SHORT if " full" in form for name in found(form)]
+    assert {name.partition(",")[0] for name in full} == set(RECORDING.fails)
 
 
 @pytest.fixture
@@ -101,8 +104,7 @@ def test_a_death_at_any_command_to_redis_loses_no_more_than_a_chunk_and_leaves_n
     with _begun(f"{server.url} points redis") as process:
         runs = _found(process, timeout=380)
     assert {run: problem for run, problem in runs.items() if problem} == {}
-    on_redis = {name for name in FAILPOINTS if name.startswith("redis ")}
-    assert {run.partition(",")[0] for run in runs} == on_redis
+    assert {run.partition(",")[0] for run in runs} == set(ON_REDIS.names)
 
 
 # ---------------------------------------------------------------------------------------------------------- at length

@@ -1,129 +1,73 @@
-"""A process dies or stands still at each named step of the protocol: no element is lost, and none comes twice."""
+"""A process dies, stands still or meets a full disk at each failpoint: no element is lost, and each file is whole."""
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
-import dsnb
-from tests.faults.chaos import Scene, paced
-from tests.support.dispatchers import RestartableDispatcher
-from tests.support.reading import numbers
-from tests.support.waiting import wait_for
-from tests.support.workers import worker_processes
+from dsnb.storage.failpoints import FAILPOINTS, Fault, failpoint_hook
+from tests.faults.points import HERE, ROLES, TABLE, Points
+from tests.support.processes import PythonProcess
 
-COUNT = 600
-OF_DISPATCHERS = (
-    "journal commit",
-    "decision carry out",
-    "answer Hello",
-    "answer Join",
-    "answer GetTask",
-    "answer GetSplits",
-    "answer ConfirmEnd",
-)
-OF_WORKERS = ("elements send", "call GetSplits", "call GetTask")
-OF_READERS = ("call Join", "call ConfirmEnd", "credit send")
+PROGRAMS = [
+    ["tests.faults.files_at_points"],
+    *(["tests.faults.service_at_points", role, action] for role in ROLES for action in ("kill", "suspend")),
+    ["tests.faults.service_at_points", "dispatcher", "fail"],
+]
 WHENS = ("before", "after")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(180),
-    # On a busy machine, the service may take so long to start again that it counts the reader as lost meanwhile.
-    pytest.mark.filterwarnings("ignore:this reader was silent:dsnb.errors.DsnbWarning"),
-]
+
+def test_each_failpoint_is_in_the_table_once() -> None:
+    listed = [name for points in TABLE for name in points.names]
+    assert sorted(listed) == sorted(name for name in FAILPOINTS if not name.startswith("test of "))
 
 
-def dataset() -> dsnb.Dataset:
-    return dsnb.Dataset.range(COUNT).map(paced(0.001))
+def test_those_at_which_a_disk_may_be_full_are_tested_with_a_full_disk() -> None:
+    assert [points.names for points in TABLE if bool(points.fails) != ("fail" in points.actions)] == []
 
 
-@contextmanager
-def restarted(dispatcher: RestartableDispatcher) -> Iterator[list[int]]:
-    """Start a dispatcher again whenever it has died; the exit codes."""
-    ended, codes = threading.Event(), list[int]()
-
-    def watch() -> None:
-        while not ended.wait(0.02):
-            code = dispatcher.exit_code
-            if code is not None:
-                codes.append(code)
-                dispatcher.restart()
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        yield codes
-    finally:
-        ended.set()
-        watching.join()
+@pytest.mark.parametrize(
+    "text",
+    ["", "journal commit", "journal commit:kill", "journal commit/after:kill:1:2", "journal commit/after:fail",
+     "journal commit/later:kill", "journal commit/after:leave"],
+)  # fmt: skip
+def test_a_fault_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be like"):
+        Fault(text)
 
 
-@pytest.mark.parametrize("when", WHENS)
-@pytest.mark.parametrize("name", OF_DISPATCHERS)
-def test_a_dispatcher_that_dies_there_costs_no_element(tmp_path: Path, name: str, when: str) -> None:
-    nth = {"answer Join": 1, "answer ConfirmEnd": 1, "answer GetTask": 2}.get(name, 4)
-    with (
-        RestartableDispatcher(tmp_path / "work", f"{name}/{when}:kill:{nth}") as dispatcher,
-        restarted(dispatcher) as codes,
-        worker_processes(2, dispatcher.target, dispatcher.token),
-    ):
-        service = dsnb.connect(dispatcher.target, token=dispatcher.token)
-        policy = dsnb.distribute("distributed_epoch", service, job_name="train")
-        assert sorted(numbers(dataset().apply(policy))) == list(range(COUNT))
-        assert codes == [-signal.SIGKILL], "it died there"
+def test_a_fault_comes_when_its_failpoint_is_reached_for_the_nth_time() -> None:
+    point = FAILPOINTS["blob name"]
+    with failpoint_hook(Fault("blob name/before:fail:2")):
+        with point:
+            pass
+        with pytest.raises(OSError, match="No space left"), point:
+            pass
+        with point:
+            pass
 
 
-@pytest.mark.parametrize("transfer", ["grpc", "shared_memory"])
-@pytest.mark.parametrize("action", ["kill", "suspend"])
-@pytest.mark.parametrize("when", WHENS)
-@pytest.mark.parametrize("name", OF_WORKERS)
-def test_a_worker_that_dies_or_stands_still_there_costs_no_element(
-    tmp_path: Path, name: str, when: str, action: str, transfer: str
-) -> None:
-    nth = 1 if name == "call GetTask" else 3
-    with Scene(tmp_path, workers=1) as scene:
-        doomed = scene.add_worker(fault=f"{name}/{when}:{action}:{nth}")
-        scene.register(dataset())
-        scene.read(transfer=transfer)
-        wait_for(lambda: has_met(doomed.pid, action), what=f"the worker to reach {name!r}", timeout=60)
-        if action == "suspend":
-            wait_for(lambda: len(scene.cluster.status().workers) == 1, what="the worker to be lost", timeout=60)
-            os.kill(doomed.pid, signal.SIGCONT)
-        scene.ended()
-        scene.check_each_once(COUNT)
+@pytest.fixture(scope="module")
+def found() -> Iterator[dict[str, list[str]]]:
+    """What each fault led to. The programs wait most of the time, and so are begun all at once."""
+    with ExitStack() as stack:
+        begun = [stack.enter_context(PythonProcess(["-m", *words])) for words in PROGRAMS]
+        faults = dict[str, list[str]]()
+        for process in begun:
+            line = process.wait_for_line("FOUND", timeout=1_200)
+            assert process.wait_for_exit() == 0
+            for fault, problem in json.loads(line.removeprefix("FOUND")).items():
+                what = ":".join(fault.split(":")[:2])
+                faults.setdefault(what, []).extend([f"{process.describe()}: {problem}"] if problem else [])
+        yield faults
 
 
-@pytest.mark.parametrize("transfer", ["grpc", "shared_memory"])
-@pytest.mark.parametrize("when", WHENS)
-@pytest.mark.parametrize("name", OF_READERS)
-def test_a_reader_that_dies_there_leaves_what_it_had_not_used_to_the_others(
-    tmp_path: Path, name: str, when: str, transfer: str
-) -> None:
-    with Scene(tmp_path, workers=2) as scene:
-        scene.register(dataset())
-        scene.read(transfer=transfer, gate=scene.gate, pause_s=0.001)
-        doomed = scene.read(transfer=transfer, gate=scene.gate, pause_s=0.001, fault=f"{name}/{when}:kill")
-        scene.open_gate()
-        wait_for(lambda: has_met(doomed.process.pid, "kill"), what=f"the reader to reach {name!r}", timeout=60)
-        doomed.kill()
-        scene.ended()
-        # The end of one reader waits for no other: once it is known to be dead, what it had is kept for a successor.
-        wait_for(lambda: scene.cluster.status().jobs[0].state != "running", what="the dead reader to be missed")
-        scene.read(transfer=transfer)
-        scene.ended()
-        scene.check_each_once(COUNT, in_hand=1, again=2 * 16)
-
-
-def has_met(pid: int, action: str) -> bool:
-    """Whether a process was killed, or is suspended."""
-    state = ""
-    with suppress(OSError):
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state in ({"T"} if action == "suspend" else {"", "Z"})
+@pytest.mark.slow
+@pytest.mark.timeout(1_300)
+@pytest.mark.parametrize("points,name", [(row, name) for row in TABLE if row.tests == HERE for name in row.names])
+def test_what_the_table_says_holds(found: dict[str, list[str]], points: Points, name: str) -> None:
+    faults = [f"{name}/{when}:{act}" for act in points.actions for when in (WHENS if act != "fail" else ("before",))]
+    assert [problem for fault in faults for problem in found[fault]] == []
