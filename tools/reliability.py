@@ -1,9 +1,10 @@
-"""Writes docs/reliability.md: what the simulator checks, how much it simulated, and what it found.
+"""Writes docs/reliability.md: what the simulator checks, how much it simulated, what it found, and the failpoints.
 
 python tools/reliability.py
 
 The promises are those that the simulator's checker reads, the counts those that its runs recorded, the faults of dsnb
-those whose seeds the tests repeat. tests/simulation/test_page.py fails when the page is not what this prints.
+those whose seeds the tests repeat, the failpoints those at which the tests stop processes.
+tests/simulation/test_page.py fails when the page is not what this prints.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, this file's folder is on the path instead
 
+from tests.faults.points import TABLE  # noqa: E402
 from tests.simulation.__main__ import RUNS, Run  # noqa: E402
 from tests.simulation.found import FOUND, OPEN, Found  # noqa: E402
 from tests.simulation.mutations import MUTATIONS  # noqa: E402
@@ -30,8 +32,9 @@ PAGE = ROOT / "docs" / "reliability.md"
 _TOP = """# How dsnb's promises are checked
 
 [When something dies](failures.md) says what happens to the elements, and what users see of it. This page says how that
-is checked by simulation: what must hold, how many schedules were simulated, and what they found. It is written by
-`python tools/reliability.py`; `tests/simulation/test_page.py` fails if the page differs from what the script writes.
+is checked by simulation: what must hold, how many schedules were simulated, and what they found. At the end are the
+failpoints, at which tests stop real processes. The page is written by `python tools/reliability.py`;
+`tests/simulation/test_page.py` fails if the page differs from what the script writes.
 
 The simulator runs a dispatcher with its journal, workers with their pipelines, and clients, from dsnb's own code, under
 one simulated clock, network and disk. A *schedule* is one run of such a service: the job, the latencies and the faults
@@ -80,6 +83,19 @@ The tests repeat each of these schedules (`tests/simulation/found.py`).
 """
 
 _OPEN = """## What is not mended yet
+"""
+
+_FAILPOINTS = """## Failpoints
+
+Each step that a promise depends on has a name, and the tests stop real processes before and after each of them:
+SIGKILL, SIGSTOP, or the error of a full disk. A failpoint that is not in this table fails
+`tests/faults/test_failpoints.py`. One that writes a file of its own is tried with that file alone, the others in a
+service whose elements are compared. In each run of `tests/faults/test_chaos.py`, a worker or a client has one of those
+that it passes while elements travel.
+
+To try one by hand, set `DSNB_FAULT` for a process to `NAME/WHEN:ACTION` or `NAME/WHEN:ACTION:COUNT`, as in
+`DSNB_FAULT='elements send/after:kill:3' dsnb worker ...`, which kills the worker when it has sent elements three times.
+WHEN is `before` or `after`; ACTION is `kill`, `suspend` or, before a step that writes, `fail`.
 """
 
 
@@ -147,11 +163,28 @@ def found(listed: Sequence[Found]) -> str:
     return table(head, rows)
 
 
+def failpoints() -> str:
+    """The failpoints and what holds at them."""
+    head = ("failpoints", "who passes them, and when", "what the tests do there", "what holds", "tests")
+    rows = (
+        (
+            ", ".join(f"`{name}`" for name in points.names),
+            points.where,
+            ", ".join(points.actions),
+            points.holds,
+            f"`tests/{points.tests}`",
+        )
+        for points in TABLE
+    )
+    return table(head, rows)
+
+
 def page() -> str:
     """The whole page."""
     parts = [
         _TOP, _PROMISES, promises(), _PROMISES_NOTES, _MUTATIONS, mutations(), _RUNS, runs(recorded()), _FOUND,
         found(FOUND), *([_OPEN, found(OPEN)] if OPEN else []),
+        _FAILPOINTS, failpoints(),
     ]  # fmt: skip
     return "\n".join(parts)
 

@@ -10,12 +10,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import dsnb
-from tests.faults.chaos import END_S, Reader, Scene, paced
+from tests.faults.chaos import END_S, Reader, Scene, Watch, paced
+from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 from tests.support.workers import address_of
 
@@ -50,6 +51,10 @@ class Plan:
     on_lag: str
     """How trainers share a cache; empty for readers without one."""
     faults: tuple[str, ...]
+    doomed: str
+    """Which process has a failpoint that ends or suspends it: "worker", one more than planned, or "reader"."""
+    failpoint: str
+    """What `DSNB_FAULT` says in that process."""
 
     @property
     def trainers(self) -> list[str]:
@@ -69,6 +74,10 @@ FAULTS: Final = (
     "add a reader",
     "restart the dispatcher",
 )
+FAILPOINTS: Final = {
+    "worker": ("call GetSplits", "elements send"),
+    "reader": ("call Join", "credit send", "call ConfirmEnd"),
+}
 
 
 def draw(seed: int) -> Plan:
@@ -81,7 +90,7 @@ def draw(seed: int) -> Plan:
     shared = mode == "DYNAMIC" and random_.random() < 0.3
     faults = [fault for fault in FAULTS if mode == "DYNAMIC" or "worker" not in fault or mode == "OFF"]
     faults += ["kill a worker", "stop a worker"] if mode in STATIC else []
-    return Plan(
+    plan = Plan(
         seed=seed,
         mode=mode,
         pipeline=pipeline,
@@ -93,7 +102,14 @@ def draw(seed: int) -> Plan:
         pause_s=random_.choice((0.0, 0.001, 0.004)),
         on_lag=random_.choice(("wait", "spill")) if shared else "",
         faults=tuple(random_.choices(faults, k=random_.randint(1, 3))),
+        doomed="reader",
+        failpoint="",
     )
+    doomed = "reader" if mode in STATIC else random_.choice(("worker", "reader"))
+    name, when = random_.choice(FAILPOINTS[doomed]), random_.choice(("before", "after"))
+    nth = random_.choice((1, 3, 10)) if name in {"elements send", "credit send"} else 1
+    failpoint = f"{name}/{when}:{random_.choice(('kill', 'suspend'))}:{nth}"
+    return replace(plan, doomed=doomed, failpoint=failpoint)
 
 
 # ---- what is read
@@ -152,6 +168,7 @@ class Attack:
         self._worker_faults: list[float] = []
         self._readers: list[Reader] = []
         self.came = plan.workers
+        self._watch: Watch | None = None
 
     def run(self) -> None:
         """Carry it out on a service of its own."""
@@ -159,25 +176,60 @@ class Attack:
         if self.plan.mode in STATIC:
             settings["worker_addresses"] = ["localhost:%port%"] * self.plan.workers
         with Scene(self._folder, workers=self.plan.workers, **settings) as scene:
-            self.carry_out(scene)
+            try:
+                self.carry_out(scene)
+            except BaseException as error:
+                error.add_note(str(self.plan))
+                raise
 
     def carry_out(self, scene: Scene) -> None:
         """Attack a service that has as many workers as planned, and compare what came with what was reported."""
+        try:
+            self._attack(scene)
+        finally:
+            if self._watch is not None:
+                self._watch.stop()
+        self._compare(scene)
+
+    def _attack(self, scene: Scene) -> None:
         scene.register(dataset(self.plan, self._folder))
-        for trainer in self.plan.trainers:
-            self._read(scene, trainer)
+        if self.plan.doomed == "worker":
+            self._watch_worker(scene, scene.add_worker(fault=self.plan.failpoint))
+        for number, trainer in enumerate(self.plan.trainers):
+            doomed = self.plan.doomed == "reader" and not number
+            reader = self._read(scene, trainer, self.plan.failpoint if doomed else "")
+            if doomed:
+                self._watch_reader(reader)
         for fault in self.plan.faults:
             self._wait_a_while(scene)
             self._strike(scene, fault)
         self._end(scene)
-        self._compare(scene)
 
-    def _read(self, scene: Scene, trainer: str) -> Reader:
+    def _watch_worker(self, scene: Scene, worker: PythonProcess) -> None:
+        self.came += 1
+
+        def struck(*, killed: bool) -> None:
+            self._worker_faults.append(time.monotonic())
+            self.came += not killed  # if it was given up, it comes back as another one
+
+        self._watch = Watch(worker, struck, self._random.choice((0.5, 3.0)))
+
+    def _watch_reader(self, reader: Reader) -> None:
+        def struck(*, killed: bool) -> None:
+            at = reader.logged[-1][1] if reader.logged else time.monotonic()  # it consumed nothing since
+            if not killed:
+                reader.suspensions.append(at)
+            elif not reader.killed:
+                reader.killed = at
+
+        self._watch = Watch(reader.process, struck, self._random.choice((0.5, 1.7, 5.0)))
+
+    def _read(self, scene: Scene, trainer: str, failpoint: str = "") -> Reader:
         plan = self.plan
         more: dict[str, Any] = {"cache": {"on_lag": plan.on_lag}} if trainer else {}
         return scene.read(
             mode=plan.mode, job_name=self._job, trainer=trainer, transfer=plan.transfer, batch=plan.batch,
-            pause_s=plan.pause_s, **more,
+            pause_s=plan.pause_s, fault=failpoint, **more,
         )  # fmt: skip
 
     def _wait_a_while(self, scene: Scene) -> None:
@@ -247,6 +299,12 @@ class Attack:
 
     def _end(self, scene: Scene) -> None:
         scene.go_on()
+        assert self._watch is not None
+        if self.plan.doomed == "reader":
+            self._watch.join()
+        elif not scene.living:
+            scene.add_worker()  # the last one met its failpoint
+            self.came += 1
         scene.ended()
         self._await_losses(scene)
         for trainer in sorted({reader.trainer for reader in scene.readers if reader.killed}):

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,6 +244,51 @@ class Scene:
             with suppress(Exception):
                 error.add_note("\n".join(self.events))
         self._stack.__exit__(kind, error, at)
+
+
+class Watch:
+    """Waits for a process to meet its failpoint, in a thread, and lets it go on if that suspended it.
+
+    Args:
+        process: The process.
+        struck: Called when it was killed or suspended.
+        seconds: How long it stays suspended.
+    """
+
+    def __init__(self, process: PythonProcess, struck: Callable[..., None], seconds: float) -> None:
+        self._process, self._struck, self._seconds = process, struck, seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.02):
+            code = self._process.popen.poll()
+            if code is not None:
+                if code == -signal.SIGKILL:
+                    self._struck(killed=True)
+                return
+            if is_suspended(self._process.pid):
+                self._struck(killed=False)
+                self._stopped.wait(self._seconds)
+                _go_on(self._process.pid)
+
+    def join(self) -> None:
+        """Wait until the process has ended."""
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Watch no longer, and kill the process: nobody would let it go on."""
+        self._stopped.set()
+        self._thread.join()
+        self._process.popen.kill()
+
+
+def is_suspended(pid: int) -> bool:
+    """Whether a process stands still (SIGSTOP)."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def _go_on(pid: int) -> None:

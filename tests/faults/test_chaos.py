@@ -1,5 +1,7 @@
 """Random attacks on readers, workers and the dispatcher: what came and what was reported agree, element by element.
 
+In each of them, one process has a failpoint that kills or suspends it (`DSNB_FAULT`).
+
 `python -m tests.faults.test_chaos 4711` repeats one of them.
 """
 

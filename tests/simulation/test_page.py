@@ -1,4 +1,4 @@
-"""`docs/reliability.md` is what `tools/reliability.py` writes: from the tables in this folder."""
+"""`docs/reliability.md` is what `tools/reliability.py` writes, from the tables here and in `tests/faults/points.py`."""
 
 from __future__ import annotations
 
