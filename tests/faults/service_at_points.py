@@ -73,6 +73,8 @@ class Service:
         self.killed = ":kill" in texts
         brief = victim == "client" and not self.killed
         self.lease_ms = LEASE_MS["long" if brief else "short"]
+        self.client_lease_ms = LEASE_MS["short" if victim == "client" and self.killed else "long"]
+        """A client that is only slow, on a busy machine, must not be lost beside the victim."""
         self.suspended_s = 0.1 if brief else 1.0
         """For others than clients, past the lease."""
         self.roles: dict[int, str] = {}
@@ -117,7 +119,7 @@ class Service:
     def dispatch(self) -> None:
         config = dsnb.DispatcherConfig(
             port=self.port, work_dir=self.folder / "work", token=TOKEN, reconnect_ms=300,
-            worker_timeout_ms=self.lease_ms, client_timeout_ms=self.lease_ms, job_gc_check_interval_ms=50,
+            worker_timeout_ms=self.lease_ms, client_timeout_ms=self.client_lease_ms, job_gc_check_interval_ms=50,
         )  # fmt: skip
         server = dsnb.DispatchServer(config)
         server.join()
