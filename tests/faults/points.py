@@ -93,7 +93,7 @@ WORKER: Final = Points(
 )
 GET_TASK: Final = Points(
     ("call GetTask",),
-    "a worker; only if a client reaches it before the order to begin the task does, so the tests lose that order",
+    "a worker; only if a client reaches it before the order to begin the task does, so the tests delay that order",
     "as above",
     HERE,
     ("kill", "suspend"),

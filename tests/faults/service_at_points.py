@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -66,7 +67,7 @@ class Service:
         self.target = f"grpc://127.0.0.1:{self.port}"
         texts = " ".join(faults)
         self.late = "GetTask" in texts
-        """Whether workers lose the order to begin a task, and so ask for it when a reader comes."""
+        """Whether workers get the order to begin a task late, and so ask for it when a reader comes."""
         self.lagging = "spill write" in texts
         self.workers = 1 if victim == "worker" and "answer " in texts else 2
         """One, where a client asks a certain worker."""
@@ -131,10 +132,14 @@ class Service:
         config = dsnb.WorkerConfig(self.target, token=TOKEN, host="127.0.0.1", heartbeat_interval_ms=100, **more)
         really = vars(dsnb.WorkerServer)["_handle_order"]
 
-        def forget_tasks(worker: dsnb.WorkerServer, order: WorkerOrder) -> None:
-            really(worker, msgspec.structs.replace(order, start=()) if self.late else order)
+        def delay_tasks(worker: dsnb.WorkerServer, order: WorkerOrder) -> None:
+            if self.late and order.start:
+                later = WorkerOrder(start=order.start)  # it has what other clients left, too
+                threading.Timer(0.3, really, (worker, later)).start()
+                order = msgspec.structs.replace(order, start=())
+            really(worker, order)
 
-        with patch.object(dsnb.WorkerServer, "_handle_order", forget_tasks):
+        with patch.object(dsnb.WorkerServer, "_handle_order", delay_tasks):
             answered(lambda: dsnb.WorkerServer(config)).join()
 
     def read(self) -> None:
