@@ -96,9 +96,10 @@ class Fault:
             self.left -= 1
             due = not self.left
         if due:
-            self._act()
+            self.act()
 
-    def _act(self) -> None:
+    def act(self) -> None:
+        """Kill or suspend this process, or raise the error of a full disk."""
         if self.action == "fail":
             error = FAILPOINTS[self.name].error
             assert error is not None, f"{self.name!r} meets no error of a disk"

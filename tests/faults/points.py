@@ -187,7 +187,7 @@ class NotedFault(Fault):
         super().__init__(text)
         self._note = note
 
-    def _act(self) -> None:
+    def act(self) -> None:
         with self._note.open("a") as file:
             file.write(f"{self.name}/{self.when}\n")
-        super()._act()
+        super().act()
