@@ -49,7 +49,7 @@ what was promised and with what dsnb reported.
 _PROMISES = """## What must hold
 
 The rows are the faults, the columns are the ways to read finite data. Each schedule has up to four faults. This table
-holds if they are all of one kind and fewer than three workers die. The simulated pipelines deliver the same elements in
+holds if they are all of one kind and fewer than four workers die. The simulated pipelines deliver the same elements in
 the same order when they are repeated; [other pipelines](failures.md#a-worker-dies) have other promises.
 """
 

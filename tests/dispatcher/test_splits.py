@@ -170,6 +170,19 @@ def test_what_a_worker_loses_that_is_replaced_at_its_address_is_announced_as_a_w
     assert [(loss.reason, loss.elements) for loss in client.losses] == [("was started again", 3)]
 
 
+@pytest.mark.parametrize("deaths, lost", [(3, 0), (4, 4)])
+def test_a_part_is_given_up_when_the_fourth_worker_in_a_row_dies_of_it(deaths: int, lost: int) -> None:
+    """Three may be killed for other reasons, however soon one after the other."""
+    service, client, [(worker, task)] = reading(20, cardinality=20)
+    service.ask(task, want=4)
+    for number in range(deaths):
+        following = service.add_worker(f"next {number}")
+        service.kill(worker)
+        service.hear(client)
+        assert service.lost(client) == (lost if number + 1 == deaths else 0)
+        worker = following
+
+
 # ---- on_worker_loss
 
 

@@ -50,7 +50,7 @@ from dsnb.wire.ranges import Ranges
 MAX_REPEATED_MS: Final = 30_000
 """The most work, in milliseconds, that a takeover may repeat."""
 
-MAX_WORKER_DEATHS: Final = 3
+MAX_WORKER_DEATHS: Final = 4
 """How many workers may die in a row without progress of a task: a function that kills workers would kill them all."""
 
 
