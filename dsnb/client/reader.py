@@ -581,14 +581,15 @@ class ReadStage(JobReader):
             self._tasks.try_refused()
             raise self._pending_errors.pop(0)
         if self._tasks.all_ended:
+            if self._consumption.held_downstream:
+                # A leaving worker waits until all its elements are consumed, but a half-full batch downstream is not
+                # delivered before the end is confirmed: without this both would wait for each other. Before it is
+                # asked for, because the question carries the last count of what this reader consumed.
+                self._mark_all_consumed()
             if self._confirm_end(now):
                 self._ended = True
                 self._position_tracker.record_end(self._fetch_position)
                 return False
-            if self._consumption.held_downstream:
-                # A leaving worker waits until all its elements are consumed, but a half-full batch downstream is not
-                # delivered before the end is confirmed: without this both would wait for each other.
-                self._mark_all_consumed()
             self._tasks.flush_acks(now)  # at the end itself, leaving the tasks acknowledges everything
             due = min(due, self._confirm_at)
         self._check_alive(now)
