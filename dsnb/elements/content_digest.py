@@ -4,9 +4,9 @@ The digest of several elements is the sum of their hashes modulo 2**128. So it d
 they are divided among readers, workers and frames; and unlike an exclusive or, the sum shows an element that came
 twice.
 
-The hash is xxh3_128, which dsnb uses already. It reads memory about as fast as NumPy can add up its numbers, so another
-hash would not be faster. It finds accidents, not attacks: whoever may write the data could make other data with the
-same digest.
+The hash is xxh3_128, which dsnb also uses elsewhere. It is about as fast as NumPy's sum of the same memory, so there is
+little to gain from another one. It detects accidental changes, but does not protect against tampering: someone who can
+write the data can construct other data with the same digest.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ def receipt_of_two(*digests: bytes, cached: bool = False) -> Receipt:
     "digests, cached, digest, note",
     [
         pytest.param((b"\x01", b"\x02"), False, f"{3:032x}", "", id="sum"),
-        pytest.param((b"\x01", b""), False, "", "not every reader told a digest of contents", id="one without"),
+        pytest.param((b"\x01", b""), False, "", "not every reader reported a digest of contents", id="one without"),
         pytest.param((b"", b""), False, "", "", id="none"),
         pytest.param((b"\x01", b"\x01"), True, f"{1:032x}", "", id="same for trainers"),
         pytest.param((b"\x01", b"\x02"), True, "", "trainers consumed different contents", id="trainers differ"),

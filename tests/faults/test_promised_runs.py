@@ -1,8 +1,8 @@
 """What is promised of a DYNAMIC pass, in as many runs as were promised: each element once, counted so, and in time.
 
-Each run follows from its name, so `-k "killed and grpc and 3-7"` repeats it. After the last fault workers make what is
-missing, and make again what died with others. All other time until the end is told with the run, and limited in the
-soak form.
+The name of a run is its seed, so `-k "killed and grpc and 3-7"` repeats it. After the last fault, workers make what is
+still missing, and repeat what died with other workers. Time in which no worker makes anything is printed with the run;
+the soak form also limits it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ COUNT: Final = 10_000
 WORKERS: Final = 3
 PACE_S: Final = 0.001
 MOMENTS: Final = (COUNT // 100, COUNT * 19 // 20)
-"""When something may fail: between the coming of these elements."""
+"""Faults happen when so many elements have arrived: at least, and at most."""
 IN_TIME_S: Final = 2.0
 SHORT_S: Final = 0.1
-"""A pause that long is one of the machine."""
+"""Pauses up to this length are put down to the machine."""
 WORKER_TIMEOUT_S: Final = TIMES["worker_timeout_ms"] / 1000
 
 
@@ -50,14 +50,14 @@ class Pass:
 
     Args:
         scene: A service with three workers.
-        seed: What is drawn follows from it.
+        seed: Determines all random choices.
     """
 
     def __init__(self, scene: Scene, seed: str) -> None:
         self.scene = scene
         self.random = random.Random(seed)
         self.allowed_s = IN_TIME_S
-        """For how long no worker may make anything after the last fault."""
+        """How long workers may be idle in all after the last fault."""
         self._last_fault = 0.0
 
     def begin(self, transfer: str, readers: int) -> None:
@@ -67,7 +67,7 @@ class Pass:
         self.scene.open_gate()
 
     def moments(self, count: int) -> Iterator[int]:
-        """So many random moments, one after the other: when so many elements have come."""
+        """Wait for each of `count` random moments, and yield how many elements have arrived by then."""
         for moment in sorted(self.random.sample(range(*MOMENTS), count)):
             wait_for(lambda moment=moment: self.came() >= moment, what=f"{moment} elements", timeout=END_S)
             yield moment
@@ -104,7 +104,7 @@ class Pass:
         return [worker for worker in self.scene.living if "{" in worker.stdout]
 
     def _pauses(self, ended: float) -> Iterator[float]:
-        """Between any two elements, whoever made them, since the last fault."""
+        """The seconds between one element and the next one made, by any worker, since the last fault."""
         made = [float(at) for path in self.scene.folder.glob("made.*") for at in path.read_text().split()]
         moments = sorted(at for at in made if self._last_fault < at < ended)
         return (after - before for before, after in pairwise([self._last_fault, *moments, ended]))
@@ -142,7 +142,7 @@ def over(cluster: Cluster) -> Receipt | None:
 
 
 def reported_as_lost(job: JobStatus) -> int:
-    """By each of the counters that there are; all of them have to say the same."""
+    """How many elements are lost by every counter that there is; all counters must agree."""
     trainers = sum(trainer.lost for trainer in job.trainers)
     assert not any(trainer.lost_parts for trainer in job.trainers)
     assert job.lost_splits == trainers == sum(splits.lost for splits in job.splits)
@@ -158,7 +158,7 @@ def kill_workers(run: Pass) -> None:
 
 
 def suspend_workers(run: Pass) -> None:
-    """SIGSTOP, until the worker is given up and a while longer; then it wakes up and has its elements still."""
+    """Suspend a worker until it is given up, and a while longer; it wakes up still holding its elements."""
     service = run.scene.cluster.service
     for _ in run.moments(2):
         victim = run.any_worker()
@@ -172,7 +172,7 @@ def suspend_workers(run: Pass) -> None:
 
 
 def kill_workers_and_the_dispatcher(run: Pass) -> None:
-    """A worker that dies while the dispatcher is away is missed by its heartbeat alone."""
+    """If a worker dies while the dispatcher is away, its missing heartbeat is the only sign."""
     cluster = run.scene.cluster
     dispatcher_at = run.random.randrange(4)
     for number, _ in enumerate(run.moments(4)):
@@ -186,7 +186,7 @@ def kill_workers_and_the_dispatcher(run: Pass) -> None:
 
 
 def trouble_connections(run: Pass) -> None:
-    """Of workers and readers with the dispatcher, and of readers with workers (over gRPC)."""
+    """Disturb connections between any process and the dispatcher, and over gRPC between readers and workers."""
     delayed = list[Proxy]()
     for _ in run.moments(6):
         while delayed:
@@ -204,7 +204,7 @@ def trouble_connections(run: Pass) -> None:
 
 
 class PoorlyConnected(Scene):
-    """One whose processes reach the dispatcher, and readers the workers, through a link each."""
+    """A service in which every process reaches the dispatcher, and readers reach workers, through a proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.links: list[Proxy] = []
@@ -227,7 +227,7 @@ class PoorlyConnected(Scene):
 
 
 def in_one_process(folder: Path) -> Scene:
-    """A dispatcher of this process."""
+    """A service whose dispatcher runs in this process."""
     return Scene(folder, WORKERS)
 
 
@@ -273,7 +273,7 @@ def test_each_element_comes_once_and_in_time(
     "run", [pytest.param(run, marks=pytest.mark.soak if run else pytest.mark.slow) for run in range(10)]
 )
 def test_a_thread_worker_that_is_stopped_without_leaving_loses_nothing(run: int, heard: bool) -> None:
-    """Read in its process. Its last report, of what was consumed of its part, reaches the dispatcher or does not."""
+    """The reader runs in the same process. The worker's last report reaches the dispatcher, or does not."""
     moment = random.Random(f"{heard} {run}").randrange(*MOMENTS)
     with poor_link() as link, Cluster(WORKERS - 1, dispatcher=TIMES) as cluster:
         link.upstream = ("127.0.0.1", int(cluster.address.rpartition(":")[2]))

@@ -113,8 +113,8 @@ def _refuse_second_reader(job: Job, iteration: Iteration) -> None:
         raise FailedPreconditionError(
             f"job {job.name!r} has a reader already, and its elements come in one order, to one reader "
             "(deterministic=True)",
-            did="it was not joined",
-            hint="share it by rank= and world_size=, or by cross_trainer_cache=, or leave job_name out",
+            did="this reader did not join it",
+            hint="let readers share it with rank= and world_size=, or with cross_trainer_cache=; or leave job_name out",
         )
 
 

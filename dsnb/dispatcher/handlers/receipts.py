@@ -179,7 +179,7 @@ def _digest(job: Job, readers: list[ReaderReceipt], notes: list[str]) -> str:
     if not any(digests):
         return ""
     if not all(digests):
-        notes.append("not every reader told a digest of contents")
+        notes.append("not every reader reported a digest of contents")
         return ""
     if job.cached and len(set(digests)) > 1:
         notes.append("trainers consumed different contents, by their digests")
