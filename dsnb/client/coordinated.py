@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from typing import Any
-from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -66,14 +65,9 @@ count as waiting."""
 _CONFIRM_INTERVAL_S = 0.1
 _END_WAIT_S = 5.0
 """How long a consumer that has taken all rounds waits for the ends of the tasks: an error may have ended their data."""
-_LEAVE_WAIT_S = 5.0
 _POSITION_S = 5.0
 _ROUNDS_AHEAD = 64
 """Rounds of a task that may be buffered before they are due: enough to hide a round trip. A byte limit applies too."""
-
-
-_reads: WeakValueDictionary[tuple[str, str, int], CoordinatedStage] = WeakValueDictionary()
-"""The last read of each consumer in this process, by service, job and consumer."""
 
 
 class CoordinatedInbox(Inbox):
@@ -215,11 +209,10 @@ class CoordinatedStage(JobReader):
         self._skipped = self._skippable = start_position.skippable if start_position is not None else 0
         """Rounds before the start position, and those of them that are still to be skipped."""
         self._options, self._origin = options, origin
-        self._left = threading.Event()
         self._service_connection = discovery.connection_at(service.address)
         self._ended_at = self._unconfirmed_since = 0.0
         """When all rounds were taken, and since when the dispatcher has not answered that; 0 before."""
-        self._follow_previous_read(service)
+        self._follow_previous_read(service.address, options.job_name, self._consumer_name)
         self._channel = open_channel(service.address, service.token)
         joined = self._joined = self._join(dataset_id, iteration, start_position)
         self._client_id, self._instance = joined.client_id, joined.instance
@@ -274,21 +267,10 @@ class CoordinatedStage(JobReader):
             deployment_mode=joined.deployment_mode,
         )
 
-    def _follow_previous_read(self, service: ServiceAddress) -> None:
-        """Wait until this process's last read for the consumer has left, and said which round is next."""
-        place = (service.address, self._options.job_name, self._options.consumer_index)
-        previous, _reads[place] = _reads.get(place), self
-        if previous is not None and previous.is_leaving:
-            previous.wait_until_left(_LEAVE_WAIT_S)
-
     @property
-    def is_leaving(self) -> bool:
-        """Whether it was cancelled: a loop that is left closes it on another thread."""
-        return self._cancelled
-
-    def wait_until_left(self, timeout: float) -> None:
-        """Wait until the dispatcher has the final report, but not longer than `timeout` seconds."""
-        self._left.wait(timeout)
+    def returned(self) -> bool:
+        """Whether this consumer has read in this epoch before."""
+        return self._joined.returned
 
     def warn_at_start(self) -> None:
         """Warn if the job lacks workers or is paused."""

@@ -116,6 +116,11 @@ class RankStage(JobReader):
         self._unconsumed_left_out = 0
         """Those of them that do not count as consumed yet."""
 
+    @property
+    def returned(self) -> bool:
+        """Whether this rank has read in this epoch before, and left it."""
+        return self._reader.returned
+
     def warn_at_start(self) -> None:
         self._reader.warn_at_start()
 

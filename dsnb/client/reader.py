@@ -164,6 +164,8 @@ class ReadStage(JobReader):
     ) -> JoinReply:
         position = start_position.position if start_position else None
         try:
+            if self._options.cached and self._options.job_name:
+                self._follow_previous_read(self._service.address, self._options.job_name, self._options.trainer_id)
             joined = join(self._channel, self._dataset_id, self._options, iteration, position, unfinished=unfinished)
             self._inbox = inbox_for(self._options, joined.tasks, start_position)
             self._inbox.opened_files = opened_files
@@ -205,6 +207,11 @@ class ReadStage(JobReader):
         except BaseException:  # the constructor fails, so the caller gets no stage that it could close
             self.close()
             raise
+
+    @property
+    def returned(self) -> bool:
+        """Whether this trainer of a cross-trainer cache has read in this epoch before, and left it."""
+        return self._joined.returned
 
     def warn_at_start(self) -> None:
         """Warn if the iteration is already over, lacks workers, is paused, or cannot use its cache well."""
@@ -340,6 +347,7 @@ class ReadStage(JobReader):
             # A client whose end was confirmed is released already and sends no final report.
             self._control.close(released=self._last_position is not None)
         finally:
+            self._left.set()
             ack_thread.forget(self)
             self._channel.close()
             self._slice_elements, self._task_read, self._undecoded = (), None, None

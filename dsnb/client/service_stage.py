@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from dsnb.errors import CancelledError, mark_out_of_band
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage
 from dsnb.wire.threads import shielded
+
+_LEAVE_WAIT_S: Final = 5.0
+_reads: WeakValueDictionary[tuple[str, str, str], JobReader] = WeakValueDictionary()
+"""The last read of each consumer or trainer in this process, by service, job and name."""
 
 
 class JobReader(Stage):
@@ -18,6 +23,34 @@ class JobReader(Stage):
     """Time that the user's `next` spent on building elements from received data."""
     convert_ns = 0
     """Time that the user's `next` spent on making a framework's objects."""
+
+    def __init__(self, name: str, *inputs: Stage) -> None:
+        super().__init__(name, *inputs)
+        self._left = threading.Event()
+        """Set once the dispatcher has the final report, or the reader has tried to send it."""
+
+    @property
+    def returned(self) -> bool:
+        """Whether its consumer or trainer has read in this epoch before, left it, and now continues it."""
+        return False
+
+    def _follow_previous_read(self, address: str, job: str, name: str) -> None:
+        """Wait until this process's last read under the same name has left, and said where the next one continues.
+
+        A loop that is left closes its read on another thread.
+        """
+        previous, _reads[address, job, name] = _reads.get((address, job, name)), self
+        if previous is not None and previous.is_leaving:
+            previous.wait_until_left(_LEAVE_WAIT_S)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was cancelled, and is being closed or was."""
+        return self._cancelled
+
+    def wait_until_left(self, timeout: float) -> None:
+        """Wait until the dispatcher has the final report, but not longer than `timeout` seconds."""
+        self._left.wait(timeout)
 
     def note_conversion(self, ns: int, *, to_framework: bool) -> None:
         """Add to the time that this reader reports."""
@@ -116,11 +149,31 @@ class ServiceStage(Stage):
         """Return the next elements that the service delivered."""
         if self._passed_end:
             return []
+        run = self._pull(want)
+        if not len(run) and self._begins_next_epoch():
+            run = self._pull(want)
+        return run
+
+    def _pull(self, want: int) -> Run:
         reader = self._joined_reader()
         try:
             return reader.pull(want)
         finally:
             self.wait_ns = self._waited_before + reader.wait_ns
+
+    def _begins_next_epoch(self) -> bool:
+        """Whether to join the next epoch, because this loop has begun with the end of the last one; leaves that.
+
+        A loop that takes exactly as many steps as the epoch has, leaves without hearing of the end. So the dispatcher
+        lets the next loop continue that epoch, and only now is it known that nothing was left.
+        """
+        reader = self._reader
+        if reader is None or not reader.returned or reader.delivered or self._skippable:
+            return False
+        self._waited_before += reader.wait_ns
+        reader.close()
+        self._reader = None
+        return True
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener:
         """Track which elements the user receives, from the first one on. Does not join the job."""
@@ -149,7 +202,10 @@ class ServiceStage(Stage):
         if self._reader is None and self._end == self._skippable:
             left, self._skipped, self._passed_end = self._end - self._skipped, self._end, True
             return left
-        return self._joined_reader().skip(count)
+        skipped = self._joined_reader().skip(count)
+        if skipped < count and self._begins_next_epoch():
+            skipped = self._joined_reader().skip(count)
+        return skipped
 
     def source_position(self, count: int) -> Any:
         """Return the position after the first `count` elements; the start position if the job was not joined."""

@@ -209,6 +209,7 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
     consumer_timeout_ms: int = 0
     client_timeout_ms: int = 0
     deployment_mode: str = ""
+    returned: bool = False
 
 
 class ClientOrigin(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,8 @@ from dsnb.wire.messages import (
     EndedTask,
     EndRequest,
     JoinedClient,
+    JoinReply,
+    JoinRequest,
     LinkReport,
     TaskReport,
     WorkerReport,
@@ -303,3 +305,21 @@ def test_what_was_decided_is_in_the_journal() -> None:
     job.end(fast)
     iteration = job.service.core.state.iteration("job", 0)
     assert (iteration.trainers, iteration.ended_trainers, iteration.closed) == (["fast", "slow"], ["fast"], True)
+
+
+def test_a_trainer_is_told_that_it_returns_only_if_it_has_left() -> None:
+    job = Sharing()
+
+    def join() -> JoinReply:
+        request = JoinRequest(
+            dataset_id=job.dataset, job_name="job", mode="OFF", cached=True, trainer_id="a", complete_only=True
+        )
+        reply = job.service.call(request)
+        assert isinstance(reply, JoinReply)
+        return reply
+
+    first, second = join(), join()
+    assert (first.returned, second.returned) == (False, False), "it is new, and its first client is still there"
+    for client in first, second:
+        job.leave(client.client_id)
+    assert join().returned

@@ -38,7 +38,7 @@ rows = dsnb.Dataset.range({ROWS}).map(lambda x: np.full(4, x, np.float32))
 
 def ranks():
     return rows.apply(dsnb.distribute("distributed_epoch", os.environ["SERVICE"], job_name=os.environ["JOB"],
-                                      rank="auto", at_end="repeat"))
+                                      rank="auto", at_end=os.environ.get("AT_END", "repeat")))
 
 def show(rank, got):
     sys.stdout.write(f"rank {{rank}}: {{json.dumps([int(x) for x in got])}}\\n")
@@ -116,11 +116,11 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-6)
 
     def on_train_batch_end(self, *_):
-        if self.trainer.global_step == {(EPOCHS - 1) * STEPS + SAVED} and not resuming:
+        if self.trainer.global_step == {(EPOCHS - 1) * STEPS + SAVED} and not resuming and AT_END != "drop":
             self.trainer.save_checkpoint(FILE)
             self.trainer.should_stop = True
 
-resuming = os.path.exists(FILE)
+resuming, AT_END = os.path.exists(FILE), os.environ.get("AT_END")
 module = Module()
 trainer = lightning.Trainer(
     accelerator="cpu", devices={RANKS}, strategy="ddp", max_epochs={EPOCHS}, min_steps=1, logger=False,
@@ -211,6 +211,19 @@ def test_two_processes_take_the_same_steps_and_go_on_behind_a_saved_one(
         require_peer(framework)
     before = by_torchrun(code, environment(service, tmp_path, "first"), tmp_path)
     check(before, by_torchrun(code, environment(service, tmp_path, "second"), tmp_path))
+
+
+def test_lightning_trains_on_each_whole_epoch_although_it_never_asks_for_the_end(
+    service: DataService, tmp_path: Path
+) -> None:
+    require_peer("lightning")
+    env = environment(service, tmp_path, "exact") | {"AT_END": "drop"}
+    columns = by_torchrun(LIGHTNING, env, tmp_path)
+    steps = ROWS // RANKS
+    assert [len(rank) for rank in columns] == [EPOCHS * steps] * RANKS
+    for epoch in range(EPOCHS):
+        got = [row for rank in columns for row in rank[epoch * steps : (epoch + 1) * steps]]
+        assert len(set(got)) == len(got) == steps * RANKS
 
 
 def test_two_processes_of_jax_take_the_same_steps_and_go_on_behind_a_saved_one(

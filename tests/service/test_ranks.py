@@ -138,6 +138,41 @@ def test_a_rank_that_breaks_off_goes_on_in_the_same_epoch(cluster: Cluster) -> N
     check_drop([*found])
 
 
+@pytest.mark.parametrize("deterministic", [False, True], ids=["any order", "one order"])
+@pytest.mark.parametrize("at_end,steps", [("drop", 50), ("repeat", 51)])
+def test_loops_of_exactly_len_steps_are_whole_epochs(
+    cluster: Cluster, at_end: str, steps: int, *, deterministic: bool
+) -> None:
+    """Lightning never asks for the end: it leaves behind the last of `len()` steps."""
+    data = dsnb.Dataset.range(ROWS).with_options(dsnb.Options(deterministic=deterministic))
+    datasets = ranks(cluster.service, 2, data, at_end=at_end)
+    found: list[list[list[int]]] = [[[] for _ in range(4)] for _ in datasets]
+
+    def train(rank: int) -> None:
+        for got in found[rank]:
+            got.extend(int(element) for element in itertools.islice(datasets[rank], steps))
+
+    run_in_threads([lambda rank=rank: train(rank) for rank in range(2)])
+    for epoch in zip(*found, strict=True):
+        assert [len(got) for got in epoch] == [steps] * 2
+        counts = Counter(element for got in epoch for element in got)
+        assert len(counts) == (100 if at_end == "drop" else ROWS), "each epoch has its own elements, each of them once"
+
+
+def test_a_rank_that_comes_back_behind_the_last_step_skips_and_takes_from_the_next_epoch(cluster: Cluster) -> None:
+    datasets = ranks(cluster.service, 2)
+    first: list[list[int]] = [[], []]
+    second: list[list[int]] = [[], []]
+
+    def train(rank: int) -> None:
+        first[rank] = [int(element) for element in itertools.islice(datasets[rank], 50)]
+        second[rank] = [int(element) for element in datasets[rank].skip(20)]
+
+    run_in_threads([lambda rank=rank: train(rank) for rank in range(2)])
+    assert [len(got) for got in (*first, *second)] == [50, 50, 30, 30]
+    assert max(Counter(second[0] + second[1]).values()) == 1
+
+
 def test_an_error_of_user_code_stands_in_its_ranks_place(cluster: Cluster) -> None:
     def fail(x: int) -> int:
         if x == 7:

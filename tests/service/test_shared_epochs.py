@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -154,3 +155,17 @@ def test_a_trainer_that_breaks_off_gets_the_rest_and_then_whole_passes(target: s
         passes = [[int(x) for x in mine] for _ in range(3)]
     assert sorted(begun + passes[0]) == list(range(40))
     assert [sorted(one) for one in passes[1:]] == [list(range(40))] * 2
+
+
+def test_a_trainer_that_takes_exactly_all_elements_and_leaves_begins_the_next_epoch(service: DataService) -> None:
+    data = shared(service, "exact")
+    for _ in range(3):
+        got = numbers(itertools.islice(data, COUNT))
+        assert sorted(got) == [*range(COUNT)]
+
+
+def test_a_second_reader_of_a_trainer_that_comes_at_the_end_does_not_begin_the_next_epoch(service: DataService) -> None:
+    first = iter(shared(service, "both"))
+    assert sorted(numbers(itertools.islice(first, COUNT))) == [*range(COUNT)]
+    assert numbers(iter(shared(service, "both"))) == []
+    assert numbers(first) == []

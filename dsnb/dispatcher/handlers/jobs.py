@@ -62,6 +62,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
     if iteration is None:
         iteration = _create_iteration(core, job, number, request)
     _refuse_second_reader(job, iteration)
+    returned = _returns(core, iteration, request)
     if job.num_consumers:
         _remove_former_client(core, job, request.consumer_index)
     readers, losses = len(iteration.clients), len(iteration.losses)
@@ -98,7 +99,18 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         consumer_timeout_ms=core.config.consumer_timeout_ms,
         client_timeout_ms=core.config.client_timeout_ms,
         deployment_mode=core.config.deployment_mode or "",
+        returned=returned,
     )
+
+
+def _returns(core: Context, iteration: Iteration, request: JoinRequest) -> bool:
+    """Whether a consumer, or a trainer of a cross-trainer cache, has read in the iteration before, and left it."""
+    if request.previous_client_id:
+        return False  # it has not left: the dispatcher counted it as lost
+    if iteration.rounds is not None:
+        return request.consumer_index in iteration.rounds.joined_consumers
+    still_there = {core.state.clients[client].trainer_id for client in iteration.clients}
+    return request.trainer_id in iteration.trainers and request.trainer_id not in still_there
 
 
 def _refuse_second_reader(job: Job, iteration: Iteration) -> None:
