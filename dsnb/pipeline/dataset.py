@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from dsnb.arguments import (
     anything,
@@ -98,11 +98,17 @@ from dsnb.pipeline.validate import (
     seed,
     weights_or_equal,
 )
-from dsnb.storage.urls import absolute, without_password
+from dsnb.storage.urls import absolute, check_file_url, is_url, without_password
 
 AUTOTUNE: Final = validate.AUTOTUNE
 """For `num_parallel_calls` and `buffer_size`: dsnb chooses the value by measuring while the pipeline runs."""
 
+
+_TF_DATA_NAMES: Final = {
+    "snapshot": "`cache(folder)` does the same: the first epoch is recorded while it is read, and later epochs and "
+    "other runs read the recording",
+}
+"""Methods of tf.data's `Dataset` that have another name here, and what to use."""
 
 _OPERATION = instance(Operation, hint="begin with Dataset.from_tensor_slices, from_generator, range or list_files")
 _BOUND = integer()
@@ -167,6 +173,13 @@ class Dataset:
     def __dsnb_fingerprint__(self) -> Any:
         # A dataset is identified by its pipeline.
         return self.operation
+
+    if not TYPE_CHECKING:  # for a type checker, it would make every name an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            advice = _TF_DATA_NAMES.get(name)
+            hint = f"; {advice}" if advice else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     # ---- sources
 
@@ -1292,7 +1305,7 @@ class Dataset:
 
         Raises:
             NotFoundError: there is no complete saved dataset.
-            InvalidArgumentError: the saved elements have another spec.
+            InvalidArgumentError: the saved elements have another spec, or the URL holds a password.
             FailedPreconditionError: another version of dsnb saved it, or it cannot be read. While reading:
                 DataLossError in place of the rest of a damaged file; FileNotFoundError in place of a missing one.
 
@@ -1300,7 +1313,8 @@ class Dataset:
             >>> Dataset.load("squares")  # doctest: +SKIP
             Dataset(saved(1), element_spec=TensorSpec((), int64))
         """
-        return Dataset(saved_files(absolute(str(path)), element_spec))
+        where = check_file_url("path", str(path)) if is_url(str(path)) else str(path)
+        return Dataset(saved_files(absolute(where), element_spec))
 
     @checked()
     def get_single_element(self) -> Any:

@@ -20,7 +20,7 @@ from dsnb.pipeline.operation import INFINITE_CARDINALITY
 from dsnb.pipeline.sources.saved_files import HEAD, MANIFEST, Manifest
 from dsnb.storage import files
 from dsnb.storage.failpoints import Failpoint
-from dsnb.storage.urls import is_url
+from dsnb.storage.urls import is_url, without_password
 
 if TYPE_CHECKING:
     from dsnb.pipeline.dataset import Dataset
@@ -35,7 +35,7 @@ def save_dataset(dataset: Dataset, path: str, file_bytes: int) -> None:
     """Write one epoch to a new folder, which gets its name once it is complete."""
     if is_url(path):
         raise UnimplementedError(
-            f"`path` is a URL: {path}",
+            f"`path` is a URL: {without_password(path)}",
             did="nothing was saved",
             hint="save to a local folder and copy that; Dataset.load reads URLs",
         )

@@ -185,3 +185,11 @@ def test_datasets_are_told_apart_by_what_they_are() -> None:
     first, second = Dataset.range(3), Dataset.range(4)
     assert first.operation != second.operation
     assert len({first.operation, second.operation}) == 2
+
+
+def test_a_name_of_tf_data_that_is_another_one_here_is_told() -> None:
+    with pytest.raises(AttributeError, match=r"'Dataset' object has no attribute 'snapshot'; `cache\(folder\)` does"):
+        _ = Dataset.range(3).snapshot  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"'Dataset' object has no attribute 'mapp'$") as caught:
+        _ = Dataset.range(3).mapp  # type: ignore[attr-defined]
+    assert caught.value.name == "mapp"  # by which Python asks "Did you mean: 'map'?"

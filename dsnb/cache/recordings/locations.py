@@ -12,7 +12,7 @@ from dsnb.cache.recordings.backends import PipelineRecordings
 from dsnb.cache.recordings.metadata import RecordingMetadata
 from dsnb.cache.recordings.recording_directory import DirectoryRecordings, check_format
 from dsnb.errors import InvalidArgumentError
-from dsnb.storage.urls import check_protocols, require_package
+from dsnb.storage.urls import check_protocols, require_package, without_password
 
 _REDIS = ("redis", "rediss")
 _DID = "nothing was recorded"
@@ -26,7 +26,7 @@ def parse_location(name: str, value: Any) -> str | None:
         value: The user's value.
 
     Raises:
-        InvalidArgumentError: the value is not a valid location.
+        InvalidArgumentError: the value is not a valid location, or holds the password of a store of files.
         FailedPreconditionError: a package that such an address needs is not installed.
     """
     if isinstance(value, str) and not value:
@@ -55,8 +55,19 @@ def _parse_url(name: str, url: str) -> str:
                 f"`{name}` has no port that could be one: {error}", hint="redis://host:6379/0"
             ) from None
     else:
+        _refuse_password(name, url)
         check_protocols(name, url, "recording to", _DID)
     return url
+
+
+def _refuse_password(name: str, url: str) -> None:
+    if any(urlsplit(part).password is not None for part in url.split("::")):
+        raise InvalidArgumentError(
+            f"`{name}` holds a password: {without_password(url)}",
+            did=f"{_DID}: the pipeline, which workers get and a work folder keeps, would hold it too",
+            hint="leave it out; put it where the store's client looks for it, for instance in environment variables or "
+            "in fsspec's configuration (~/.config/fsspec/)",
+        )
 
 
 def _scheme(url: str) -> str:

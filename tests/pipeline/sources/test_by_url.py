@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import dsnb
 from dsnb.code.fingerprint.fingerprint import fingerprint
-from dsnb.errors import InvalidArgumentError, NotFoundError
+from dsnb.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.file_datasets import TextLineDataset, TFRecordDataset
 from dsnb.pipeline.graph import serialise
@@ -115,9 +116,29 @@ def test_the_files_of_a_store_are_listed_sorted_and_as_urls() -> None:
         system.rm("/listed", recursive=True)
 
 
-def test_a_password_is_refused_at_the_call() -> None:
-    with pytest.raises(InvalidArgumentError, match="`filenames` holds a password"):
-        TextLineDataset(["https://me:secret@host/a"])
+@pytest.mark.parametrize(
+    "use, name",
+    [
+        (TextLineDataset, "filenames"),
+        (TFRecordDataset, "filenames"),
+        (dsnb.ParquetDataset, "paths"),
+        (dsnb.WebDataset, "urls"),
+        (Dataset.list_files, "file_pattern"),
+        (Dataset.load, "path"),
+        (Dataset.range(1).cache, "where"),
+    ],
+)
+@pytest.mark.parametrize("url", ["https://me:hush@host/a", "simplecache::https://me:hush@host/a*"])
+def test_a_password_is_refused_at_the_call_and_not_shown(use: Callable[[str], Any], name: str, url: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"`{name}` holds a password") as caught:
+        use(url)
+    assert "hush" not in "".join(traceback.format_exception_only(caught.value))
+
+
+def test_an_address_that_cannot_be_saved_to_is_shown_without_its_password() -> None:
+    with pytest.raises(UnimplementedError, match="`path` is a URL: https://host/a") as caught:
+        Dataset.range(1).save("https://me:hush@host/a")
+    assert "hush" not in str(caught.value)
 
 
 def test_credentials_are_in_no_pickle_and_no_repr(monkeypatch: pytest.MonkeyPatch) -> None:
