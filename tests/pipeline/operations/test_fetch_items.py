@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import UserDict, namedtuple
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,20 @@ def test_a_position_resumes_exactly(shuffle: bool) -> None:
     ds = Dataset.from_random_access(Squares(12), shuffle=shuffle, seed=1)
     assert_resumable(ds)
     assert_resumable(ds.repeat(2).shuffle(5, seed=2).batch(4))
+
+
+def test_the_random_order_of_a_huge_dataset_takes_no_memory_and_no_time_to_begin() -> None:
+    ds = Dataset.from_random_access(Squares(10**9), shuffle=True, seed=2)
+    tracemalloc.start()
+    try:
+        found = list(islice(ds, 2000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len({int(x) for x in found}) == 2000
+    assert peak < 8 << 20
+
+
+def test_a_buffer_behind_it_shuffles_as_behind_any_source() -> None:
+    ds = Dataset.from_random_access(range(50)).shuffle(5, seed=1)
+    assert values(ds) == values(Dataset.range(50).shuffle(5, seed=1)) != list(range(50))
