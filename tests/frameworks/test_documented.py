@@ -57,6 +57,12 @@ def test_each_example_is_run_by_a_test_of_this_file() -> None:
     assert PAGE.count("```python") == len(EXAMPLES)
 
 
+@pytest.mark.parametrize("example", ["torch_dataset", "hugging_face_dataset", "parquet"])
+def test_ten_lines_train_on_a_dataset_that_is_there(example: str) -> None:
+    code = EXAMPLES[example].partition("keepdim=True)\n")[2] or EXAMPLES[example]  # the class is the user's already
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
 def test_a_loop_of_pytorch_learns_and_continues_in_the_middle_of_an_epoch(page: dict[str, Any]) -> None:
     run("pytorch", page)
     assert loss_of(page["model"]) < 0.05

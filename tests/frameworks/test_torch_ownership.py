@@ -80,3 +80,33 @@ def test_operations_in_place_do_not_reach_the_source(change: Callable[[Any], Any
         for tensor in change(dsnb.Dataset.from_tensor_slices(data)).iter_torch():
             tensor.zero_()
     np.testing.assert_array_equal(data, pristine)
+
+
+class Kept(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]  # mypy does not know its type
+    """A dataset that hands out parts of a tensor that it keeps, small ones or large ones."""
+
+    def __init__(self, size: int) -> None:
+        self.rows = torch.ones((20, size))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_operations_in_place_of_a_trainer_reach_neither_the_dataset_nor_a_recording_on_the_workers(
+    size: int, tmp_path: Any
+) -> None:
+    """The workers are threads of this process, so that the dataset and its recording in memory are within reach."""
+    kept = Kept(size)
+    source = dsnb.Dataset.from_random_access(kept)
+    with dsnb.start(workers=1, name="kept") as service:
+        for recorded in (source, source.cache(), source.cache(tmp_path)):
+            for _epoch in range(3):
+                for tensor in recorded.apply(dsnb.distribute("parallel_epochs", service)).to_torch():
+                    assert bool((tensor == 1).all())
+                    tensor.zero_()
+    assert bool((kept.rows == 1).all())
