@@ -106,3 +106,13 @@ def test_elements_of_small_dtypes_come_through_a_service() -> None:
         found = list(dataset.apply(dsnb.distribute("parallel_epochs", cluster.service, data_transfer_protocol="grpc")))
     assert {element["half"].dtype for element in found} == {np.dtype(ml_dtypes.bfloat16)}
     assert [row[0] for element in found for row in element["half"].astype(int)] == list(range(20))
+
+
+def test_the_spec_of_what_workers_make_is_known_once_an_element_was_seen() -> None:
+    with dsnb.start(workers=1) as service:
+        pairs = dsnb.Dataset.range(8).map(lambda x: {"x": np.zeros(4, np.float32), "y": x})
+        read = pairs.apply(dsnb.distribute("distributed_epoch", service))
+        assert read.element_spec is None
+        with iter(read) as elements:
+            next(elements)
+        assert read.element_spec == {"x": dsnb.TensorSpec((4,), "float32"), "y": dsnb.TensorSpec((), "int64")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 import dsnb
 from dsnb.testing import assert_resumable
+from tests.support.cluster import Cluster
+from tests.support.workers import worker_processes
 
 ROWS = 97  # a prime: no number of workers or batches divides it
 
@@ -71,6 +74,11 @@ def test_a_saved_position_resumes_with_each_index_once(shuffle: bool) -> None:
         assert_resumable(ds, service=svc, processing_mode="distributed_epoch", positions=[0, 1, 7, 22, 23])
 
 
+def wait_a_little(element: Any) -> int:
+    time.sleep(0.005)
+    return int(element)
+
+
 def drawn(element: Any, rng: np.random.Generator) -> Any:
     return {"index": element, "drawn": rng.integers(1 << 60)}
 
@@ -96,3 +104,22 @@ def test_elements_draw_the_same_with_other_workers_after_one_left_and_after_resu
         with iter(read) as elements:
             elements.load_state_dict(state)
             assert draws_of([*first, *elements]) == expected
+
+
+@pytest.mark.slow
+def test_elements_draw_the_same_after_their_worker_was_killed() -> None:
+    slowly = dsnb.Dataset.from_random_access(range(ROWS), shuffle=True).map(wait_a_little).random_map(drawn)
+    with Cluster(1) as cluster:
+        expected = draws_of(slowly.apply(dsnb.distribute("distributed_epoch", cluster.service)))
+    with (
+        Cluster(0, dispatcher={"worker_timeout_ms": 5_000}) as cluster,
+        worker_processes(2, cluster.dispatcher.target, cluster.dispatcher.token) as workers,
+        iter(
+            slowly.apply(dsnb.distribute("distributed_epoch", cluster.service, max_outstanding_requests=6))
+        ) as elements,
+    ):
+        read = [next(elements) for _ in range(20)]
+        workers[0].kill()
+        read += elements
+    assert len(read) == ROWS
+    assert draws_of(read) == expected
