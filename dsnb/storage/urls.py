@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from dsnb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, UnavailableError
@@ -143,25 +143,37 @@ def check_file_url(name: str, url: str) -> str:
 
 def _has_password(url: str) -> bool:
     try:
-        return urlsplit(url).password is not None
+        parts = urlsplit(url)
+        # A lone name is a user of ssh or a container of Azure, but a token where http has one.
+        return parts.password is not None or (parts.scheme in ("http", "https") and parts.username is not None)
     except ValueError:  # brackets of a pattern look like an address of IPv6
         return ":" in url.partition("://")[2].partition("/")[0].rpartition("@")[0]
 
 
 def matching_urls(pattern: str) -> list[str]:
     """The URLs of the files that match a pattern with `*`, `?`, `[...]` and `**`, sorted."""
-    import fsspec
-
     first, mark, rest = pattern.partition("::")
     if mark and "://" not in first:  # a cache in front of a store: simplecache::s3://
         return [f"{first}{mark}{url}" for url in matching_urls(rest)]
     if first.startswith("http") and not set(first) & set("*["):
         return [pattern]  # `?` begins its query
     with _explained(pattern):
-        system, path = fsspec.core.url_to_fs(pattern, use_listings_cache=False)
+        system, path = _file_system(pattern)
         found = system.glob(path, detail=True)
         names = [name for name, info in found.items() if info.get("type") != "directory"]
         return sorted(f"{system.unstrip_protocol(name)}{mark}{rest}" for name in names)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """The file system of a URL, which lists files anew each time, and the path there."""
+    import fsspec
+
+    kind = fsspec.get_filesystem_class(protocols_of(url)[-1])
+    if kind.__module__.startswith("obstore."):  # keeps no listings, and refuses settings that it does not know
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    else:
+        found = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    return found
 
 
 def version_text(url: str) -> str | None:
@@ -188,11 +200,9 @@ class RemoteFile:
     """
 
     def __init__(self, url: str) -> None:
-        import fsspec
-
         self.url = url
         with _explained(url):
-            self._system, self._path = fsspec.core.url_to_fs(url, use_listings_cache=False)
+            self._system, self._path = _file_system(url)
             info = self._system.info(self._path)
         self.size: int | None = info.get("size")
         self.version = str(next((info[key] for key in _VERSION_KEYS if info.get(key)), ""))

@@ -51,7 +51,13 @@ def test_paths_become_absolute_and_urls_stay(path: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://me:secret@host/a", "simplecache::ftp://me:secret@host/a", "ftp://me:secret@[a-z]/b"]
+    "url",
+    [
+        "https://me:secret@host/a",
+        "https://secret@host/a",
+        "simplecache::ftp://me:secret@host/a",
+        "ftp://me:secret@[a-z]/b",
+    ],
 )
 def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="holds a password") as caught:
