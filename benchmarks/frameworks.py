@@ -1,14 +1,16 @@
 """What tensors cost over NumPy: processor time for each batch of 5 MB, in paired runs.
 
-`python -m benchmarks.frameworks [--runs 10] [--batches 200]`, in an environment with torch, and JAX if it shall be
-measured. A worker in a process of its own sends the same batch again and again through shared memory. The
-two of a pair read by turns, so that other load of the machine falls on both; printed are medians over the pairs.
+`python -m benchmarks.frameworks [--runs 10] [--batches 200] [--write]`, in an environment with torch, and JAX if it
+shall be measured. A worker in a process of its own sends the same batch again and again through shared memory. The two
+of a pair read by turns, so that other load of the machine falls on both. Printed are medians over the pairs, with the
+interval that holds the middle half of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import dsnb
+from benchmarks.sections import machine, table, write_section
 
 BATCH = (50, 100_000)
 """uint8: 5 MB."""
@@ -63,27 +66,44 @@ def costs_us(iterators: list[Iterator[Any]], batches: int) -> list[tuple[float, 
     return [(thread / count, process / count) for thread, process in totals]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--batches", type=int, default=200)
-    options = parser.parse_args()
+def spread(figures: list[float]) -> str:
+    """The median, and the interval of the middle half."""
+    low, middle, high = statistics.quantiles(figures, n=4)
+    return f"{middle:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def measured(runs: int, batches: int) -> str:
+    """What each way of reading costs over NumPy, as a table."""
     data = dsnb.Dataset.from_tensors(np.ones(BATCH, np.uint8)).repeat()
     over: dict[str, list[tuple[float, float]]] = {}
-    base: list[tuple[float, float]] = []
+    base: list[float] = []
     with dsnb.start(workers=1, name="frameworks", isolation="process") as service:
-        for _ in range(options.runs):
+        for _ in range(runs):
             for name, way in ways().items():
                 pair = [iterate(data.apply(dsnb.distribute("parallel_epochs", service))) for iterate in (iter, way)]
-                costs = costs_us(pair, options.batches)
+                costs = costs_us(pair, batches)
                 del pair
-                base.append(costs[0])
+                base.append(costs[0][0])
                 over.setdefault(name, []).append((costs[1][0] - costs[0][0], costs[1][1] - costs[0][1]))
-    print(f"{options.runs} pairs of {options.batches} batches of 5 MB; microseconds of processor time for each batch")
-    print(f"NumPy alone: {statistics.median(one[0] for one in base):.0f} in its thread")
-    for name, pairs in over.items():
-        thread, process = (statistics.median(pair[at] for pair in pairs) for at in (0, 1))
-        print(f"{name:30} over NumPy: {thread:+7.1f} in its thread, {process:+7.1f} in its process")
+    rows = [[name, *(spread([pair[at] for pair in pairs]) for at in (0, 1))] for name, pairs in over.items()]
+    text = table(
+        [f"{runs} pairs of {batches} batches of 5 MB", "reading thread, us a batch", "process, us a batch"], rows
+    )
+    return f"{text}\n\nNumPy alone takes {statistics.median(base):.0f} us of its thread for each batch."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    figures = measured(options.runs, options.batches)
+    text = f"{machine()}; the load average at the start was {load:.0f}.\n\n{figures}"
+    print(text)
+    if options.write:
+        write_section("performance.md", "frameworks", text)
 
 
 if __name__ == "__main__":
