@@ -96,6 +96,8 @@ class RowGroupReader:
         self._metadata: dict[int, pq.FileMetaData] = {}
         self._remote: dict[int, urls.RemoteFile] = {}
         self._remote_lock = threading.Lock()
+        self._asking: dict[int, threading.Lock] = {}
+        """Held while a file's size is asked for: row groups that are fetched meanwhile wait for the answer."""
         self._expected: dict[tuple[int, int], Future[_Pieces]] = {}
         self._expected_bytes: dict[tuple[int, int], int] = {}
         self.lost_files: set[int] = set()
@@ -239,20 +241,28 @@ class RowGroupReader:
 
     def _remote_file(self, file: int) -> urls.RemoteFile:
         with self._remote_lock:
-            found = self._remote.get(file)
-        if found is None:
-            try:
-                found = urls.RemoteFile(self._files[file])
-            except FileNotFoundError:
-                if self._opened_files is not None:
-                    self._opened_files.add_url(self._files[file], None)
-                raise
-            if self._opened_files is not None:
-                self._opened_files.add_url(self._files[file], found.version_text)
+            asking = self._asking.setdefault(file, threading.Lock())
+        with asking:
             with self._remote_lock:
-                while len(self._remote) >= _KEPT_FILES:
-                    del self._remote[next(iter(self._remote))]
-                self._remote[file] = found
+                found = self._remote.get(file)
+            return self._ask(file) if found is None else found
+
+    def _ask(self, file: int) -> urls.RemoteFile:
+        """Ask the store for the size of a file, and remember it."""
+        try:
+            found = urls.RemoteFile(self._files[file])
+        except FileNotFoundError:
+            if self._opened_files is not None:
+                self._opened_files.add_url(self._files[file], None)
+            raise
+        if self._opened_files is not None:
+            self._opened_files.add_url(self._files[file], found.version_text)
+        with self._remote_lock:
+            while len(self._remote) >= _KEPT_FILES:
+                oldest = next(iter(self._remote))
+                del self._remote[oldest]
+                self._asking.pop(oldest, None)
+            self._remote[file] = found
         return found
 
     def forget(self, file: int, group: int) -> None:

@@ -523,6 +523,15 @@ def test_row_groups_are_fetched_ahead(server: FileServer) -> None:
     assert server.most_at_once > 2
 
 
+def test_the_size_of_a_file_is_asked_once_for_all_its_row_groups(server: FileServer) -> None:
+    write_numbers(server.folder, 2, 200)
+    ds = ParquetDataset([f"{server.url}/{number:03}.parquet" for number in range(2)])
+    server.delay_s = 0.02
+    server.requests.clear()
+    assert numbers_of(list(ds)) == list(range(400))
+    assert sorted(name for method, name, _ in server.requests if method == "HEAD") == ["000.parquet", "001.parquet"]
+
+
 def test_a_store_that_fails_costs_one_row_group(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urls, "_ATTEMPTS", 1)
     write_numbers(server.folder, 1, 30)
