@@ -5,6 +5,7 @@ Importing this module starts fsspec's thread, which lives as long as the process
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -25,6 +26,8 @@ class FileServer:
         folder: The folder.
         delay_s: Seconds that each request takes before it is answered.
         ranges: Whether it answers requests for ranges with ranges; otherwise with the whole file.
+        keep_alive: Whether a connection serves several requests, as those of object stores do. Closing then does not
+            wait for the threads of connections that clients keep open.
 
     Attributes:
         requests: Method, name and range of each request.
@@ -32,7 +35,7 @@ class FileServer:
         most_at_once: The largest number of requests that were under way at one time.
     """
 
-    def __init__(self, folder: Path, *, delay_s: float = 0.0, ranges: bool = True) -> None:
+    def __init__(self, folder: Path, *, delay_s: float = 0.0, ranges: bool = True, keep_alive: bool = False) -> None:
         self.folder = folder
         self.delay_s = delay_s
         self.ranges = ranges
@@ -45,9 +48,10 @@ class FileServer:
 
         class Handler(_Handler):
             server_of_files = served
+            protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = False  # `server_close` then waits for them
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = keep_alive  # if not, `server_close` waits for them
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="file-server")
         self._thread.start()
 
@@ -76,8 +80,16 @@ class FileServer:
         self._server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+    """Connections that may wait to be accepted. With the default of 5, the kernel drops some of 40 that come at once,
+    and their clients try again a second later."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     server_of_files: FileServer
+    disable_nagle_algorithm = True
+    """Otherwise the end of an answer waits until the client has acknowledged its beginning."""
 
     def do_HEAD(self) -> None:
         with self.server_of_files.counted():
@@ -102,18 +114,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(503)
             return
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted) if served.ranges else None
-        size, etag = path.stat().st_size, f'"{path.stat().st_mtime_ns}"'
         with path.open("rb") as file:
-            file.seek(int(found[1]) if found else 0)
-            data = file.read(int(found[2]) + 1 - int(found[1]) if found else size)
-        self.send_response(206 if found else 200)
-        if found:
-            self.send_header("Content-Range", f"bytes {found[1]}-{int(found[1]) + len(data) - 1}/{size}")
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("ETag", etag)
-        self.end_headers()
-        if with_data:
-            self.wfile.write(data)
+            state = os.fstat(file.fileno())
+            start, end = (int(found[1]), min(int(found[2]) + 1, state.st_size)) if found else (0, state.st_size)
+            count = max(0, end - start)
+            self.send_response(206 if found else 200)
+            if found:
+                self.send_header("Content-Range", f"bytes {start}-{start + count - 1}/{state.st_size}")
+            self.send_header("Content-Length", str(count))
+            self.send_header("ETag", f'"{state.st_mtime_ns}"')
+            self.end_headers()
+            if with_data and count:
+                self.connection.sendfile(file, start, count)  # without copies, which take processor time of the reader
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it
         """Print nothing."""
