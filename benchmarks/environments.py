@@ -73,7 +73,13 @@ ENVIRONMENTS = {
             name="tensorsocket", packages=("tensorsocket==0.0.5", *_TORCH), purpose="one loader, many trainers"
         ),
         Environment(name="grain", packages=("grain==0.2.18",), purpose="Grain's DataLoader"),
-        Environment(name="ray", packages=("ray[data]==2.60.0",), purpose="Ray Data"),
+        Environment(
+            name="ray",
+            # Ray's threads all import fsspec's HTTPFileSystem. Without aiohttp the import fails, and Ray expects only
+            # the error of the thread that came first; the others get another one.
+            packages=("ray[data]==2.60.0", "aiohttp==3.14.5"),
+            purpose="Ray Data",
+        ),
         Environment(name="datasets", packages=("datasets==5.2.0",), purpose="HuggingFace datasets, for caches.py"),
         Environment(
             name="photos",
@@ -126,6 +132,12 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
             done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
             found.update(zip(wanted, done.stdout.split(), strict=True))
     return found
+
+
+def package_version(environment: str, package: str) -> str:
+    """The version of a package in an environment, which is built if it is not there."""
+    words = [str(python_of(environment)), "-c", _VERSIONS, package]
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout.strip()
 
 
 class EnvironmentMissingError(RuntimeError):
