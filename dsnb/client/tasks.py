@@ -105,7 +105,8 @@ class TaskTable:
         self._options = options
         self._token = token
         self._instance = instance
-        self._task_reads: dict[str, TaskRead] = {}
+        # Never changed in place: the user's thread walks over it while the acknowledgement thread adds and drops tasks.
+        self._task_reads: Mapping[str, TaskRead] = {}
         self._dropped_reads: list[TaskRead] = []
         """Reads of tasks that were abandoned while this reader held unconsumed elements of them. No other reader gets
         those."""
@@ -302,7 +303,7 @@ class TaskTable:
         for task_id, info in named.items():
             hold = self._task_reads.get(task_id)
             if hold is None:
-                self._task_reads[task_id] = TaskRead(self._inbox, info, share)
+                self._task_reads = {**self._task_reads, task_id: TaskRead(self._inbox, info, share)}
             elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
                 self._disconnect(hold, keep=True)
                 if hold.info.sequence_incarnation != info.sequence_incarnation:
@@ -650,7 +651,8 @@ class TaskTable:
             self._close(task_id, keep=False)
 
     def _close(self, task_id: str, *, keep: bool) -> None:
-        hold = self._task_reads.pop(task_id)
+        hold = self._task_reads[task_id]
+        self._task_reads = {known: other for known, other in self._task_reads.items() if known != task_id}
         self._disconnect(hold, keep=keep)
         if hold.unconsumed:
             self._dropped_reads.append(hold)

@@ -50,6 +50,8 @@ class Worker:
         self.refuses: Exception | None = None
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while a request is on its way."""
+        self.on_credit: Callable[[], None] = lambda: None
+        """What happens while a reader grants credit."""
         local.offer(uid, self)
 
     def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReadHandle:
@@ -82,6 +84,7 @@ class HangingReading:
         return None if self._worker.hangs else self._reading.consumed_cell
 
     def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
+        self._worker.on_credit()
         if not self._worker.hangs:
             self._reading.credit(granted, consumed, max_bytes, received, taken)
 
@@ -176,6 +179,24 @@ def test_a_task_that_comes_later_is_read_and_one_that_is_gone_is_left(workers: l
     assert sorted(client.read(100)) == [*range(50), *range(100, 150)]
     assert len(client.tasks) == 1
     assert workers[0].task.report().readers == 0
+
+
+def test_tasks_may_come_and_go_while_credit_is_granted_to_the_others(workers: list[Worker]) -> None:
+    """The user's thread grants credit without a lock while the acknowledgement thread applies an update."""
+    client = Client(max_outstanding_requests=4)
+    client.tasks.set_tasks((workers[0].info(), workers[1].info()))
+    client.turn()
+    updates = [(workers[0].info(), workers[1].info(), workers[2].info()), (workers[1].info(), workers[2].info())]
+
+    def update() -> None:
+        if updates:
+            client.tasks.set_tasks(updates.pop(0))
+
+    workers[0].on_credit = update
+    client.read(20)
+    client.read(len(client.got) + 20)
+    assert not updates
+    client.tasks.close()
 
 
 def test_a_reader_that_is_leaving_does_not_say_that_it_has_nothing_of_a_task(
