@@ -29,6 +29,7 @@ import msgspec
 import numpy as np
 
 import dsnb
+from dsnb.dispatcher.handlers.reassignment import MAX_WORKER_DEATHS
 from dsnb.errors import DeadlineExceededError, DsnbError, ResourceExhaustedError, UnavailableError
 from dsnb.monitor import controls
 from dsnb.storage.failpoints import FAILPOINTS, When, failpoint_hook
@@ -284,8 +285,11 @@ def cases(role: str, action: str) -> Iterator[list[str]]:
     text = f"{action}:4" if action == "fail" else action  # the first ones are part of a dispatcher's start
     faults = [f"{name}/{when}:{text}" for name in names for when in whens]
     if action == "suspend":
-        for _, group in groupby(faults, key=lambda fault: ROLES[role][fault.partition("/")[0]] or fault):
-            yield list(group)
+        # Fewer in a case than make the dispatcher give up a part with which one worker after the other is lost.
+        most = MAX_WORKER_DEATHS - 1
+        for _, found in groupby(faults, key=lambda fault: ROLES[role][fault.partition("/")[0]] or fault):
+            group = list(found)
+            yield from (group[first : first + most] for first in range(0, len(group), most))
     else:
         yield from ([fault] for fault in faults)
 
