@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -132,11 +132,16 @@ class Service:
             more = {"spill_dir": str(self.folder), "cross_trainer_cache_size_bytes": 1 << 20}
         config = dsnb.WorkerConfig(self.target, token=TOKEN, host="127.0.0.1", heartbeat_interval_ms=100, **more)
         really = vars(dsnb.WorkerServer)["_handle_order"]
+        delayed, in_turn = deque[WorkerOrder](), threading.Lock()
+
+        def handle_next(worker: dsnb.WorkerServer) -> None:
+            with in_turn:  # a task that is paused and resumed hears of that in this order
+                really(worker, delayed.popleft())
 
         def delay_tasks(worker: dsnb.WorkerServer, order: WorkerOrder) -> None:
             if self.late and order.start:
-                later = WorkerOrder(start=order.start)  # it has what other clients left, too
-                threading.Timer(0.3, really, (worker, later)).start()
+                delayed.append(WorkerOrder(start=order.start))  # it has what other clients left, too
+                threading.Timer(0.3, handle_next, (worker,)).start()
                 order = msgspec.structs.replace(order, start=())
             really(worker, order)
 
