@@ -1,7 +1,7 @@
 """What tensors cost over NumPy: processor time for each batch of 5 MB, in paired runs.
 
-`python -m benchmarks.frameworks [--runs 10] [--batches 200] [--write]`, in an environment with torch, and JAX if it
-shall be measured. A worker in a process of its own sends the same batch again and again through shared memory. The two
+`python -m benchmarks.frameworks [--runs 10] [--batches 200] [--write]`, in an environment with torch, and with JAX to
+measure that too. A worker in a process of its own sends the same batch again and again through shared memory. The two
 of a pair read by turns, so that other load of the machine falls on both. Printed are medians over the pairs, with the
 interval that holds the middle half of them.
 """

@@ -135,7 +135,7 @@ class Service:
         delayed, in_turn = deque[WorkerOrder](), threading.Lock()
 
         def handle_next(worker: dsnb.WorkerServer) -> None:
-            with in_turn:  # a task that is paused and resumed hears of that in this order
+            with in_turn:  # the timers run in threads of their own, and a resume must not overtake its pause
                 really(worker, delayed.popleft())
 
         def delay_tasks(worker: dsnb.WorkerServer, order: WorkerOrder) -> None:
@@ -290,7 +290,7 @@ def cases(role: str, action: str) -> Iterator[list[str]]:
     text = f"{action}:4" if action == "fail" else action  # the first ones are part of a dispatcher's start
     faults = [f"{name}/{when}:{text}" for name in names for when in whens]
     if action == "suspend":
-        # Fewer in a case than make the dispatcher give up a part with which one worker after the other is lost.
+        # A suspended worker counts as lost, and the dispatcher gives a part up when several in a row are lost with it.
         most = MAX_WORKER_DEATHS - 1
         for _, found in groupby(faults, key=lambda fault: ROLES[role][fault.partition("/")[0]] or fault):
             group = list(found)

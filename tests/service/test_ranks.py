@@ -143,7 +143,7 @@ def test_a_rank_that_breaks_off_goes_on_in_the_same_epoch(cluster: Cluster) -> N
 def test_loops_of_exactly_len_steps_are_whole_epochs(
     cluster: Cluster, at_end: str, steps: int, *, deterministic: bool
 ) -> None:
-    """Lightning never asks for the end: it leaves behind the last of `len()` steps."""
+    """Lightning never asks for the end: it leaves after the last of `len()` steps."""
     data = dsnb.Dataset.range(ROWS).with_options(dsnb.Options(deterministic=deterministic))
     datasets = ranks(cluster.service, 2, data, at_end=at_end)
     found: list[list[list[int]]] = [[[] for _ in range(4)] for _ in datasets]
