@@ -269,8 +269,11 @@ class CoordinatedStage(JobReader):
 
     @property
     def returned(self) -> bool:
-        """Whether this consumer has read in this epoch before."""
-        return self._joined.returned
+        """Whether this consumer has read in this epoch before, and missed nothing of it since."""
+        with self._inbox.changed:
+            rounds = self._inbox.rounds
+            first_round, missed = rounds.taken.first_round, rounds.missed
+        return self._joined.returned and not missed and (first_round or 0) <= self._joined.next_round
 
     def warn_at_start(self) -> None:
         """Warn if the job lacks workers or is paused."""

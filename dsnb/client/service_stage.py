@@ -31,7 +31,7 @@ class JobReader(Stage):
 
     @property
     def returned(self) -> bool:
-        """Whether its consumer or trainer has read in this epoch before, left it, and now continues it."""
+        """Whether its consumer or trainer has read in this epoch before, left it, and now continues where it left."""
         return False
 
     def _follow_previous_read(self, address: str, job: str, name: str) -> None:

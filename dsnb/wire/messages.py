@@ -210,6 +210,7 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
     client_timeout_ms: int = 0
     deployment_mode: str = ""
     returned: bool = False
+    next_round: int = 0
 
 
 class ClientOrigin(msgspec.Struct, frozen=True, kw_only=True):

@@ -354,10 +354,25 @@ def test_a_rank_that_joined_late_goes_on_with_the_next_pass() -> None:
         iterators = [repeated(rank) for rank in range(RANKS)]
         together(lambda rank: first(4, iterators[rank]))
         iterators[2].close()
-        iterators[2] = repeated(2)
+        iterators[2] = repeated(2).start()
         after = together(lambda rank: rows(iterators[rank]))
         assert [len(rank) for rank in after[:2]] == [36, 36]
         assert 20 <= len(after[2]) <= 36, "the second pass, and of the first one what the others had not received"
+
+
+@pytest.mark.filterwarnings("ignore::dsnb.errors.DataLossWarning")
+def test_a_rank_that_joins_when_the_others_have_taken_all_of_a_pass_meets_them_in_the_next_one() -> None:
+    with Cluster(1) as cluster:
+
+        def repeated(rank: int) -> Any:
+            return iter(rank_of(cluster.service, rank, dsnb.Dataset.range(60)).repeat(2))
+
+        iterators = [repeated(rank) for rank in range(RANKS)]
+        together(lambda rank: first(4 if rank == 2 else 20, iterators[rank]))
+        iterators[2].close()
+        iterators[2] = repeated(2).start()
+        after = together(lambda rank: rows(iterators[rank]))
+        assert [len(rank) for rank in after] == [20] * RANKS
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ def join(core: Context, request: JoinRequest) -> JoinReply:
         client_timeout_ms=core.config.client_timeout_ms,
         deployment_mode=core.config.deployment_mode or "",
         returned=returned,
+        next_round=_left_at(core, job, iteration, request) if returned else 0,
     )
 
 
@@ -111,6 +112,12 @@ def _returns(core: Context, iteration: Iteration, request: JoinRequest) -> bool:
         return request.consumer_index in iteration.rounds.joined_consumers
     still_there = {core.state.clients[client].trainer_id for client in iteration.clients}
     return request.trainer_id in iteration.trainers and request.trainer_id not in still_there
+
+
+def _left_at(core: Context, job: Job, iteration: Iteration, request: JoinRequest) -> int:
+    """The round that a consumer's last client would have taken next; 0 if that is not known, or it is no consumer."""
+    states = core.transient.consumer_states.get((job.name, iteration.number))
+    return states[request.consumer_index].round if states is not None else 0
 
 
 def _refuse_second_reader(job: Job, iteration: Iteration) -> None:

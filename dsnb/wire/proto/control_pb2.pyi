@@ -311,7 +311,7 @@ class TaskInfo(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., worker_uid: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., ended: bool = ..., unassigned: bool = ..., needed_from: _Optional[int] = ..., sequence_incarnation: _Optional[int] = ..., worker_tags: _Optional[_Iterable[str]] = ..., begun: bool = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "other_clients", "missing_shards", "loss_count", "report_interval_ms", "instance", "paused_by", "consumer_timeout_ms", "client_timeout_ms", "deployment_mode", "returned")
+    __slots__ = ("client_id", "job_name", "iteration", "tasks", "finished", "other_clients", "missing_shards", "loss_count", "report_interval_ms", "instance", "paused_by", "consumer_timeout_ms", "client_timeout_ms", "deployment_mode", "returned", "next_round")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -327,6 +327,7 @@ class JoinReply(_message.Message):
     CLIENT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     DEPLOYMENT_MODE_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ROUND_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     job_name: str
     iteration: int
@@ -342,7 +343,8 @@ class JoinReply(_message.Message):
     client_timeout_ms: int
     deployment_mode: str
     returned: bool
-    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ..., deployment_mode: _Optional[str] = ..., returned: bool = ...) -> None: ...
+    next_round: int
+    def __init__(self, client_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskInfo, _Mapping]]] = ..., finished: bool = ..., other_clients: _Optional[int] = ..., missing_shards: _Optional[_Iterable[str]] = ..., loss_count: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., instance: _Optional[str] = ..., paused_by: _Optional[str] = ..., consumer_timeout_ms: _Optional[int] = ..., client_timeout_ms: _Optional[int] = ..., deployment_mode: _Optional[str] = ..., returned: bool = ..., next_round: _Optional[int] = ...) -> None: ...
 
 class ClientReport(_message.Message):
     __slots__ = ("client_id", "elements", "wait_ns", "active_ns", "lost", "seq", "leaving", "losses_received", "instance", "decode_ns", "consumer", "holdings", "convert_ns", "origin", "unreachable_workers", "lost_parts", "digest")
