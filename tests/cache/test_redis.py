@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from dsnb.cache.recordings.recording import decode_record, encode_record
 from dsnb.errors import CacheWarning, FailedPreconditionError, PermissionDeniedError
 from dsnb.pipeline.dataset import Dataset
+from dsnb.storage.failpoints import failpoint_hook
 from tests.support.redis import RedisServer
 from tests.support.requires import require, require_module
 from tests.support.waiting import wait_for
@@ -60,6 +62,27 @@ def test_one_pass_serves_all_and_goes_on_where_it_stopped(tmp_path: Path, server
         check(list(squares(calls, server.url)))
     assert count(calls) == N
     check(list(squares(calls, server.url).skip(38)), first=38)
+
+
+def test_a_heartbeat_under_way_at_the_end_leaves_nothing_behind(server: RedisServer) -> None:
+    beating, removed = threading.Event(), threading.Event()
+
+    def hold_the_heartbeat(name: str, when: str) -> None:
+        if (name, when) == ("redis beat", "before"):
+            beating.set()
+            removed.wait(0.5)
+        elif (name, when) == ("redis forget", "after"):
+            removed.set()
+
+    def wait_for_heartbeat(x: int) -> int:
+        assert beating.wait(10.0)
+        return x
+
+    with failpoint_hook(hold_the_heartbeat):
+        assert len(list(Dataset.range(3).map(wait_for_heartbeat).cache(server.url, lease_seconds=0.2))) == 3
+    assert removed.is_set()
+    with server.client() as client:
+        assert list(client.scan_iter("dsnb:*:beat")) == []
 
 
 def test_elements_larger_than_a_piece_come_back_whole(tmp_path: Path, server: RedisServer) -> None:

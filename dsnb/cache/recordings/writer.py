@@ -122,6 +122,7 @@ class RecordingWriter:
         self._element_bytes = 0
         self._element_s = 0.0
         self._lease_ended = threading.Event()
+        self._heartbeat_thread: threading.Thread | None = None
 
     @property
     def tail(self) -> int:
@@ -319,6 +320,8 @@ class RecordingWriter:
             return
         self.drop_lease()
         self.close_pipeline()
+        if self._heartbeat_thread is not None:
+            self._heartbeat_thread.join()  # a heartbeat that is under way would appear again once it is removed
         with contextlib.suppress(StoreFailed, RecordingLost):  # the next process that opens it finalizes it
             self._store.finalize(self._replica.records)
 
@@ -354,4 +357,5 @@ class RecordingWriter:
             while not ended.wait(every):
                 store.write_heartbeat(epoch)
 
-        threading.Thread(target=send, name="dsnb-cache-heartbeat", daemon=True).start()
+        self._heartbeat_thread = threading.Thread(target=send, name="dsnb-cache-heartbeat", daemon=True)
+        self._heartbeat_thread.start()
