@@ -79,6 +79,8 @@ def serving(html: str) -> Iterator[str]:
     """The address of a server that answers every request with this page; its origin is not the dashboard's."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = 1.0  # a browser opens connections in advance, and may never send anything on them
+
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")

@@ -231,7 +231,7 @@ def test_an_interrupt_anywhere_in_a_long_pipeline_loses_nothing(name: str) -> No
         chained: Dataset = CHAIN_STEPS[name](some)
         return chained.map(lambda x: {"x": int(x), "row": np.arange(3) + x}).batch(3)
 
-    check_any_line(build, samples=150)
+    check_any_line(build, samples=50)
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_an_interrupt_anywhere_in_a_long_pipeline_loses_nothing(name: str) -> No
 def test_reading_on_after_many_interrupts_loses_nothing(name: str) -> None:
     def build() -> Dataset:
         chained: Dataset = CHAIN_STEPS[name](Dataset.range(20).map(lambda x: x))
-        return chained.repeat(400).batch(2)
+        return chained.repeat(150).batch(2)
 
     with closing(iter(build())) as elements:
         whole = list(read_on(elements))
