@@ -68,7 +68,7 @@ def settled(cluster: Cluster) -> tuple[int, int]:
     return kept()["state_bytes"], len(gc.get_objects())
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_jobs_of_ten_tasks_leave_memory_and_journal_where_they_were(cluster: Cluster, tmp_path: Path) -> None:
     # Pools and caches take what they keep, and so do receipts: those of the jobs without a name.
     for number in range(100, 100 + 2 * MAX_LAST_RECEIPTS, 2):

@@ -78,7 +78,7 @@ def growth_in_a_process_of_its_own(rounds: int, timeout: float) -> None:
         process.wait_for_line("FLAT", timeout=timeout)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_fifty_services_one_after_the_other_leave_no_thread_socket_or_file() -> None:
     for number in range(50):  # what is left would be found by the leak check of every test
         one_round([*TRANSFERS, None][number % (1 + len(TRANSFERS))])
