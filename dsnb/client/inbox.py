@@ -209,7 +209,7 @@ class TaskSink(Sink):
                     self.task_read.received_ranges.add(piece.index, piece.count)
                     self.task_read.count_bytes(piece.nbytes // piece.count * piece.count)
                     self._inbox.put(self.task_read, piece)
-                self._inbox.notify()
+                self._inbox.notify_if_ready()
 
     def note_files(self, states: str) -> None:
         if self._inbox.opened_files is not None:
@@ -234,7 +234,7 @@ class TaskSink(Sink):
         with self._inbox.lock:
             if self.current:
                 self._inbox.note_unit(self.task_read, mark)
-                self._inbox.notify()
+                self._inbox.notify_if_ready()
 
     def fail(self, error: Exception) -> None:
         with self._inbox.lock:
@@ -262,7 +262,7 @@ class Inbox:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.poller: Poller | None = Poller()
-        self._polling = False
+        self._polling = self._notified = False
         self._polls = 0
         self.slices: deque[tuple[TaskRead, FrameSlice]] = deque()
         self.failed: deque[tuple[TaskSink, Exception]] = deque()
@@ -280,9 +280,18 @@ class Inbox:
 
     def notify(self) -> None:
         """Wake the waiting thread. Requires the lock."""
+        self._notified = True
         self.changed.notify_all()
         if self._polling and self.poller is not None:
             self.poller.wake()
+
+    def notify_if_ready(self) -> None:
+        """Wake the waiting thread if it can take what arrived, which is not so for what comes later in an order.
+
+        Requires the lock.
+        """
+        if self.ready:
+            self.notify()
 
     def next(self) -> tuple[TaskRead, FrameSlice] | None:
         """Return the next frame slice; None if there is none or there is something else to handle first.
@@ -306,19 +315,28 @@ class Inbox:
             return None if other or not self.ready else self.take()
 
     def wait(self, timeout: float) -> None:
-        """Wait until `has_events` or the time-out. Only for the thread that takes, and without the lock."""
+        """Wait until `has_events`, a `notify` or the time-out. Only for the thread that takes, and without the lock."""
         with self.lock:
             if self.has_events:
                 return
             if not self.poller:
                 self.changed.wait(timeout)
                 return
-            # Set under the lock, before polling: a `notify` from now on also wakes the poller.
-            self._polling = True
+            self._notified = False
+        deadline = time.monotonic() + timeout
+        while self.poller and not self._notified and timeout >= 0:
+            self._poll_sockets(timeout)
+            timeout = deadline - time.monotonic()
+
+    def _poll_sockets(self, timeout: float) -> None:
+        """Read the sockets as soon as one is readable; returns early on `notify`."""
+        assert self.poller is not None
+        # `notify` looks at the two flags in the other order: it either ends this wait, or is seen here.
+        self._polling = True
         try:
-            readable = self.poller.wait(timeout)
+            readable = [] if self._notified else self.poller.wait(timeout)
         finally:
-            self._polling = False  # without the lock: a thread that reads the old value wakes the next wait needlessly
+            self._polling = False
         self.poller.dispatch(readable)
 
     def progress(self, task_read: TaskRead, complete_rounds: int, oldest_round: int) -> None:

@@ -561,13 +561,8 @@ class ReadStage(JobReader):
                 if starves and self._tasks.can_delay_acks:
                     # Each acknowledgement wakes a thread of the worker and slows its pipeline: wait a moment first.
                     self._inbox.wait(_ACK_DELAY_S)
-                else:
-                    if quiet:
-                        # Nothing is buffered: grant credit now, or a worker may wait for it while this reader waits for
-                        # the worker.
-                        self._tasks.flush_acks(time.monotonic())
-                    if not self._handle_events():
-                        return None
+                elif not self._handle_events():
+                    return None
                 found = self._inbox.next()
             return found
         finally:
@@ -598,9 +593,10 @@ class ReadStage(JobReader):
                 self._ended = True
                 self._position_tracker.record_end(self._fetch_position)
                 return False
-            self._tasks.flush_acks(now)  # at the end itself, leaving the tasks acknowledges everything
             due = min(due, self._confirm_at)
         self._check_alive(now)
+        # Nothing is buffered: grant credit, or a worker may wait for it while this reader waits for the worker.
+        self._tasks.flush_acks(now)
         self._inbox.wait(max(0.001, due - now))
         return True
 

@@ -591,8 +591,11 @@ class TaskTable:
 
     @property
     def can_delay_acks(self) -> bool:
-        """Whether all workers can keep sending without an acknowledgement; each one wakes a thread of the worker."""
-        return all(map(self._can_delay_ack, self._task_reads.values()))
+        """Whether all workers can keep sending without an acknowledgement; each one wakes a thread of the worker.
+
+        Not if elements come in one order: workers that are ahead of their turn fill their buffers and then wait for it.
+        """
+        return not self._options.ordered and all(map(self._can_delay_ack, self._task_reads.values()))
 
     def raise_byte_limits(self) -> None:
         """Double the byte limit of each task that used up its limit.

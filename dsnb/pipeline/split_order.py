@@ -41,14 +41,16 @@ from dsnb.pipeline.operations.cache_splits import SingleRangeFeed
 from dsnb.pipeline.operations.flat_map import FlatMap
 from dsnb.pipeline.operations.interleave import Interleave
 from dsnb.pipeline.operations.random_map import RandomMap
-from dsnb.pipeline.operations.with_options import build_pipeline, options_of
+from dsnb.pipeline.operations.with_options import options_of, with_options_applied
 from dsnb.pipeline.splits import shares_exactly, split_providers
 from dsnb.stopwatch import Stopwatch
 
-UNIT_S: Final = 0.05
-"""About how much work a unit is. The reader waits for the unit that is due while its worker makes it."""
-UNIT_BYTES: Final = 4 << 20
-"""About how large the elements of a unit may be in all: workers keep those of later units until they are due."""
+UNIT_S: Final = 0.07
+"""About how much work a unit is. The reader waits for the unit that is due while its worker makes it, so it is short.
+But each unit costs two or three milliseconds of processor time."""
+UNIT_BYTES: Final = 12 << 20
+"""About how large the elements of a unit may be in all. Workers keep those of later units until they are due, at most
+16 MB by default."""
 
 UnitListener = Callable[[tuple[int, int], int, bool], None]
 """Called at the beginning and at the end of a unit, with its first split and the one after its last, how many elements
@@ -114,7 +116,7 @@ class UnitStage(Stage):
         self.on_unit: UnitListener = lambda _unit, _made, _ended: None
         self._operation = operation
         # Without low latency: a thread for each function and unit would cost more than it gains.
-        self._context = replace(context, low_latency=False)
+        self._context = replace(with_options_applied(operation, context), low_latency=False)
         self._draws_by_split = _draws_by_split(operation)
         self._ranges = context.splits.open(context.provider)
         self._waits = Stopwatch()
@@ -177,7 +179,7 @@ class UnitStage(Stage):
         for one in previous:
             one.close()
         try:
-            stage = build_pipeline(self._operation, context)
+            stage = self._operation.build(context)
         except Exception as error:
             self.made += is_element_error(error)
             raise

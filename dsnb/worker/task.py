@@ -338,7 +338,7 @@ class Task:
                 self._note_unit(unit, made, ended)
 
     def _note_unit(self, unit: tuple[int, int], made: int, ended: bool) -> None:
-        """Tell the readers where a unit begins or ends."""
+        """Tell the readers where a unit ends at once, and where one begins before they get its first element."""
         with self._lock:
             at = made - self._made_before_first
             mark = UnitMark(
@@ -350,7 +350,8 @@ class Task:
             )
             self._unit_marks.append(mark)
             self._drop_old_marks()
-            self._pump_all()
+            if ended:
+                self._pump_all()
 
     def _drop_old_marks(self) -> None:
         """Drop marks before all elements that are left, if there are many. Only a late reader misses them."""

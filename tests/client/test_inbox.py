@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
 import threading
+import time
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -109,6 +112,62 @@ def test_each_kind_of_news_wakes_the_reader() -> None:
         with inbox.changed:
             threading.Thread(target=stir, args=(inbox,)).start()
             assert inbox.changed.wait_for(lambda inbox=inbox: inbox.has_events, timeout=10.0)
+
+
+class Sockets:
+    """Two pipes in place of the sockets of a reader's tasks."""
+
+    def __init__(self, inbox: Inbox, *on_readable: Callable[[], None]) -> None:
+        assert inbox.poller is not None
+        self._pipes = [os.pipe() for _ in on_readable]
+        for (readable, _), act in zip(self._pipes, on_readable, strict=True):
+            inbox.poller.add(readable, lambda fd=readable, act=act: (os.read(fd, 1), act()))
+
+    def write(self, number: int) -> None:
+        os.write(self._pipes[number][1], b"x")
+
+    def close(self) -> None:
+        for descriptor in (fd for pipe in self._pipes for fd in pipe):
+            os.close(descriptor)
+
+
+def test_elements_whose_turn_has_not_come_do_not_end_a_wait() -> None:
+    inbox = RoundRobinInbox()
+    first = TaskRead(inbox, TaskInfo(task_id="first", worker="w0"), 1 << 20)
+    second = TaskRead(inbox, TaskInfo(task_id="second", worker="w1"), 1 << 20)
+    inbox.set_task_reads([first, second])
+    sockets = Sockets(
+        inbox,
+        lambda: (second.sink().deliver(piece_of(1)), sockets.write(1)),
+        lambda: first.sink().deliver(piece_of(1)),
+    )
+    sockets.write(0)
+    inbox.wait(60.0)
+    assert inbox.ready
+    inbox.clear()
+    sockets.close()
+
+
+def test_news_from_another_thread_end_a_wait_also_while_sockets_are_read() -> None:
+    inbox = RoundRobinInbox()
+    early = TaskRead(inbox, TaskInfo(task_id="early", worker="w1"), 1 << 20)
+    late = TaskRead(inbox, TaskInfo(task_id="late", worker="w0"), 1 << 20)
+    inbox.set_task_reads([late, early])
+
+    def read() -> None:
+        early.sink().deliver(piece_of(1))
+        canceller = threading.Thread(target=inbox.cancel)
+        canceller.start()
+        canceller.join()
+
+    sockets = Sockets(inbox, read)
+    sockets.write(0)
+    began = time.monotonic()
+    inbox.wait(120.0)
+    assert inbox.cancelled
+    assert time.monotonic() - began < 60.0
+    inbox.clear()
+    sockets.close()
 
 
 def test_a_task_begins_with_few_bytes_on_their_way_and_its_share_bounds_them() -> None:

@@ -108,8 +108,12 @@ def options_of(operation: Operation) -> Options:
     return found
 
 
+def with_options_applied(operation: Operation, context: BuildContext) -> BuildContext:
+    """Return the context in which a whole pipeline is built: with its settings."""
+    options = options_of(operation)
+    return replace(context, deterministic=options.deterministic is not False, receipts=options.receipts is True)
+
+
 def build_pipeline(operation: Operation, context: BuildContext) -> Stage:
     """Build the stage of a whole pipeline with its settings applied."""
-    options = options_of(operation)
-    context = replace(context, deterministic=options.deterministic is not False, receipts=options.receipts is True)
-    return operation.build(context)
+    return operation.build(with_options_applied(operation, context))
