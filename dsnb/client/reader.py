@@ -595,7 +595,8 @@ class ReadStage(JobReader):
                 return False
             due = min(due, self._confirm_at)
         self._check_alive(now)
-        # Nothing is buffered: grant credit, or a worker may wait for it while this reader waits for the worker.
+        # Nothing can be taken: grant credit, or a worker may wait for it while this reader waits for the worker. Also
+        # after an update: what arrives for later does not end the wait.
         self._tasks.flush_acks(now)
         self._inbox.wait(max(0.001, due - now))
         return True
