@@ -48,9 +48,9 @@ from dsnb.stopwatch import Stopwatch
 UNIT_S: Final = 0.07
 """About how much work a unit is. The reader waits for the unit that is due while its worker makes it, so it is short.
 But each unit costs two or three milliseconds of processor time."""
-UNIT_BYTES: Final = 4 << 20
-"""About how large the elements of a unit may be in all. While a slow worker makes two units, of which it requests the
-second one ahead, a fast one keeps three: together less than the 16 MB that a task may produce ahead by default."""
+UNIT_BYTES: Final = 15 << 20
+"""About how large the elements of a unit may be in all. Workers that are ahead of the others stop when they have made
+`read_ahead_bytes`, 16 MB by default, so a unit should be smaller than that."""
 
 UnitListener = Callable[[tuple[int, int], int, bool], None]
 """Called at the beginning and at the end of a unit, with its first split and the one after its last, how many elements

@@ -54,6 +54,10 @@ class ReadAhead:
             self._stopped = False
             self.limit = min(self.most, 2 * self.limit)
 
+    def raise_to(self, nbytes: int) -> None:
+        """Raise the limit to so many bytes, as far as the largest one allows."""
+        self.limit = max(self.limit, min(self.most, nbytes))
+
 
 class ElementLog(ABC):
     """The elements of one task: which ones are kept, sent to which reader and consumed, and how far to produce.
@@ -108,6 +112,9 @@ class ElementLog(ABC):
     @abstractmethod
     def wants_more(self) -> bool:
         """Whether another frame should be produced now."""
+
+    def keep_ready(self, nbytes: int) -> None:
+        """Let at least so many bytes be produced ahead, if `read_ahead_bytes` allows, whether or not readers starve."""
 
     @abstractmethod
     def append(self, frame: Frame, count: int, nbytes: int, failed: bool = False) -> None:

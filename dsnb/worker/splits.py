@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -66,7 +67,7 @@ class DispatcherFeed:
         """Runs whose elements all have indices below a known position: position, provider and number of splits."""
         self._done = [0] * providers
         self._run_s, self._run_bytes, self._looks_ahead = _GRANT_S, 0, False
-        self._bytes = self._splits_produced = 0
+        self._bytes = self._splits_read = 0
         self.refused = False
         """Whether the dispatcher gives this task no more splits although there are some."""
 
@@ -81,11 +82,19 @@ class DispatcherFeed:
         """Note that elements of so many bytes were produced."""
         self._bytes += nbytes
 
+    def bytes_of(self, splits: int) -> int:
+        """About how many bytes the elements of so many splits have; 0 while that is unknown."""
+        return self._bytes * splits // self._splits_read if self._splits_read else 0
+
+    def _note_read(self, provider: int, count: int) -> None:
+        self._read_runs.append((provider, count))
+        self._splits_read += count
+
     def _run_length(self, splits_per_s: float) -> int:
         """How many splits to request, given the speed of the last run."""
         length = int(splits_per_s * self._run_s)
-        if self._run_bytes and self._bytes and self._splits_produced:
-            length = min(length, self._run_bytes * self._splits_produced // self._bytes)
+        if self._run_bytes and (nbytes := self.bytes_of(length)):
+            length = min(length, self._run_bytes * length // nbytes)
         return min(max(1, length), _MOST_WANT)
 
     def open(self, provider: int, repetition: int | None = None) -> Iterator[tuple[int, int]]:
@@ -130,7 +139,7 @@ class DispatcherFeed:
         runs = self._open[provider] = _SplitRunIterator(
             ask,
             look_ahead,
-            lambda count: self._read_runs.append((provider, count)),
+            partial(self._note_read, provider),
             self._run_length,
             self._clock,
         )
@@ -160,7 +169,6 @@ class DispatcherFeed:
         while self._read_runs:
             provider, count = self._read_runs.popleft()
             self._produced_runs.append((position, provider, count))
-            self._splits_produced += count
 
     def end(self, position: int) -> None:
         """Note that the pipeline has ended, and that the task has `position` elements."""
@@ -261,11 +269,12 @@ class _SplitRunIterator(Iterator[tuple[int, int]]):
         if self._in_hand:
             # Size the next run by the speed of this one, but at most fourfold: a single fast run may be an exception.
             took = max(1e-6, self._clock() - self._began)
-            length, most = self._length(self._in_hand / took), 4 * self._want
-            last_s = took if length <= most else None
-            self._want = min(length, most)
+            splits_per_s = self._in_hand / took
             self._cursor += self._in_hand
             self.mark_read()
+            length, most = self._length(splits_per_s), 4 * self._want
+            last_s = took if length <= most else None
+            self._want = min(length, most)
         if self._ended:
             raise StopIteration
         run = self._ask(self._cursor, self._want)

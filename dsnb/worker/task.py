@@ -48,6 +48,9 @@ _UNBOUNDED_MS = 1 << 40
 _MOST_LOST_READERS = 100
 _FILES_PER_MESSAGE = 1000
 _MOST_UNIT_MARKS = 10_000
+_UNITS_READY = 4
+"""How many units a worker may have ready. It makes three while one that takes 1.5 times as long makes two: that worker
+requested the second when it began the first."""
 _SEND = Failpoint("elements send", error=None)
 _SHARED_TRAINER_ID = ""
 """The only trainer of a task that is not cached: all readers share its cursor."""
@@ -352,6 +355,8 @@ class Task:
             self._drop_old_marks()
             if ended:
                 self._pump_all()
+            elif self._feed is not None:
+                self._log.keep_ready(_UNITS_READY * self._feed.bytes_of(unit[1] - unit[0]))
 
     def _drop_old_marks(self) -> None:
         """Drop marks before all elements that are left, if there are many. Only a late reader misses them."""

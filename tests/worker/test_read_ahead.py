@@ -25,3 +25,10 @@ def test_a_pipeline_that_is_slower_than_its_reader_keeps_no_more_ready() -> None
 
 def test_a_bound_below_the_usual_beginning_is_kept() -> None:
     assert ReadAhead(10 * KIB).limit == 10 * KIB
+
+
+def test_the_limit_can_be_raised_and_never_beyond_the_largest_one() -> None:
+    ahead = ReadAhead(400 * KIB)
+    for asked, expected in ((200, 200), (150, 200), (500, 400)):
+        ahead.raise_to(asked * KIB)
+        assert ahead.limit == expected * KIB

@@ -190,6 +190,20 @@ def test_long_runs_are_requested_when_they_are_needed() -> None:
     assert len(dispatcher.wants) == 4
 
 
+def test_runs_of_large_elements_are_as_short_as_their_bytes_ask_for() -> None:
+    dispatcher = Dispatcher(1000)
+    dispatcher.feed.limit_runs(0.05, 1000)
+    runs = dispatcher.feed.open(0)
+    lengths: list[int] = []
+    for position in range(1, 7):
+        first, end = next(runs)
+        assert dispatcher.feed.bytes_of(5) == (500 if lengths else 0)
+        dispatcher.feed.note_bytes(100 * (end - first))
+        dispatcher.feed.mark_produced(position)
+        lengths.append(end - first)
+    assert lengths == [1, 4, 10, 10, 10, 10]
+
+
 def test_a_request_that_failed_ahead_is_repeated() -> None:
     dispatcher = looking_ahead(10)
     runs = dispatcher.feed.open(0)

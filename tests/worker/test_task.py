@@ -25,6 +25,7 @@ from dsnb.errors import (
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.file_datasets import TextLineDataset
+from dsnb.pipeline.split_order import UnitStage
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.messages import LostReader, SplitsReply, SplitsRequest, TaskOrder, TaskPosition
 from dsnb.wire.schedule import consumer_name
@@ -34,7 +35,7 @@ from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
 from tests.pipeline.driving import Rooms, context, failing_at, plain, run
 from tests.support.overwriting import overwrite
-from tests.support.waiting import wait_for
+from tests.support.waiting import standing_still, wait_for
 from tests.worker.collecting import UNLIMITED, Collector, opening
 
 Make = Callable[..., Task]
@@ -72,6 +73,7 @@ def make() -> Iterator[Make]:
         cached: bool = False,
         consumers: int = 0,
         position: TaskPosition | None = None,
+        feed: DispatcherFeed | None = None,
         **changes: Any,
     ) -> Task:
         build = (
@@ -94,7 +96,7 @@ def make() -> Iterator[Make]:
             "on_change": lambda: None,
             "error_context": "on w0",
         }
-        made.append(Task(order, build, None, **{**settings, **changes}))
+        made.append(Task(order, build, feed, **{**settings, **changes}))
         return made[-1]
 
     yield task
@@ -472,6 +474,25 @@ def test_a_task_that_seeks_its_position_waits_for_the_dispatcher_and_gives_every
     task.open(opening(), sink)  # its user calls `next` again
     assert plain(sink.wait_for_end()) == plain(run(made, splits=DispatcherFeed("t", 1, answer)))[10:]
     assert (told.count, task.report().errors) == (0, 0)
+
+
+def test_a_task_whose_turn_has_not_come_keeps_whole_units_ready(make: Make) -> None:
+    def ask(request: SplitsRequest) -> SplitsReply:
+        first = request.cursor
+        return SplitsReply(first=first, end=first + min(request.want, 4))
+
+    feed = DispatcherFeed("t", 1, ask)
+    made = Dataset.range(1 << 40).map(lambda _: np.zeros(400 << 10, np.uint8))
+    task = make(
+        lambda room: UnitStage(made.operation, replace(context(splits=feed), allocate=room)),
+        feed=feed,
+        read_ahead_bytes=8 << 20,
+    )
+    task.open(opening(granted=10), Collector())
+    # Beyond the ten, four units of four elements each. For a reader that takes what comes first it would be 128 KiB.
+    wait_for(lambda: task.report().head >= 26, what="four units to be ready")
+    wait_for(standing_still(lambda: task.report().head, 0.2), what="the producer to stop")
+    assert task.report().head <= 34, "8 MiB are the most that it may produce ahead"
 
 
 def test_a_dropped_task_forgets_its_frames_and_nothing_of_what_it_told(make: Make) -> None:
