@@ -31,8 +31,8 @@ sent to the furthest trainer are never evicted: those beyond the frontier, and t
 The producer keeps a bounded number of bytes ready beyond the frontier, then stops. The bound starts low and doubles,
 up to `read_ahead_bytes`, each time a reader finds no element although the producer had stopped at the bound. If reader
 and pipeline differ in speed, in either direction, a higher bound would cost work and memory without benefit. If the
-elements of all tasks have one order, whether a reader finds none says little, as it takes those of each task when their
-turn comes: the bound is then at least a few units (`keep_ready`).
+elements of all tasks have one order, a reader takes those of a task only in their turn, so whether it starves says
+little: the bound is then at least a few units (`keep_ready`).
 
 All elements of finite data are kept, in memory or on disk, while a trainer that wants every element may still join. If
 there is no room for all of them, the log is `closing`: production waits until the dispatcher lets no such trainer join

@@ -49,8 +49,8 @@ _MOST_LOST_READERS = 100
 _FILES_PER_MESSAGE = 1000
 _MOST_UNIT_MARKS = 10_000
 _UNITS_READY = 4
-"""How many units a worker may have ready. It makes three while one that takes 1.5 times as long makes two: that worker
-requested the second when it began the first."""
+"""How many units a worker may have ready. A slow worker holds two, the one that it makes and the next. If it is 1.5
+times slower, another makes three before these are done, and goes on with a fourth."""
 _SEND = Failpoint("elements send", error=None)
 _SHARED_TRAINER_ID = ""
 """The only trainer of a task that is not cached: all readers share its cursor."""
