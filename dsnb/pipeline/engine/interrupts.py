@@ -159,7 +159,7 @@ class DelayedInterrupts:
 
 
 def _on_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+    return _thread.get_ident() == threading.main_thread().ident
 
 
 def _holds_elements(frame: FrameType | None) -> bool:

@@ -239,13 +239,12 @@ class PrivateMapping:
         if self._pagemap_fd < 0:
             return True
         first, end = (self._address + at) // mmap.PAGESIZE, -(-(self._address + at + nbytes) // mmap.PAGESIZE)
+        nbytes = _ENTRY_BYTES * (end - first)
         try:
-            entries = np.frombuffer(os.pread(self._pagemap_fd, 8 * (end - first), 8 * first), np.uint64)
+            entries = os.pread(self._pagemap_fd, nbytes, _ENTRY_BYTES * first)
         except OSError:
             return True
-        return len(entries) != end - first or bool(
-            (((entries & _PAGE_PRESENT) != 0) & ((entries & _PAGE_SHARED) == 0)).any()
-        )
+        return len(entries) != nbytes or bool(entries[_HIGH_BYTE::_ENTRY_BYTES].translate(None, delete=_NOT_PRIVATE))
 
     def close_pagemap(self) -> None:
         """Close the page table file, which only speeds up discarding pages; called at the end of a read."""
@@ -254,9 +253,12 @@ class PrivateMapping:
             self._pagemap_finalizer()
 
 
-# Bits from the kernel's pagemap.rst: the page is present or swapped out; the page is file-backed or shared.
-_PAGE_PRESENT = np.uint64(3 << 62)
-_PAGE_SHARED = np.uint64(1 << 61)
+# An entry of the page table, as the kernel's pagemap.rst describes it: in its highest byte, the first two bits say that
+# the page is present or swapped out, and the third one that it is file-backed or shared.
+_ENTRY_BYTES = 8
+_HIGH_BYTE = 7 if sys.byteorder == "little" else 0
+_PRESENT, _SHARED = 0b1100_0000, 0b0010_0000
+_NOT_PRIVATE = bytes(high for high in range(256) if high & _SHARED or not high & _PRESENT)
 
 
 _mappings: dict[int, weakref.ref[PrivateMapping]] = {}
