@@ -34,10 +34,24 @@ def ways() -> dict[str, Callable[[dsnb.Dataset], Iterator[Any]]]:
     if importlib.util.find_spec("torch") is not None:
         found["iter_torch"] = lambda dataset: dataset.iter_torch()
         found["to_torch"] = lambda dataset: iter(dataset.to_torch())
+        found["from_numpy, of one array"] = _bare_calls
         found["DataLoader over from_dlpack"] = _wrapped
     if importlib.util.find_spec("jax") is not None:
         found["iter_jax"] = lambda dataset: dataset.iter_jax()
     return found
+
+
+def _bare_calls(dataset: dsnb.Dataset) -> Iterator[Any]:
+    """NumPy elements, beside each of which torch makes a tensor of an array that has nothing to do with them.
+
+    What torch's own call costs here, where the work for each batch has pushed its code out of the processor's cache.
+    """
+    import torch
+
+    array = np.ones(BATCH, np.uint8)
+    for element in dataset:
+        torch.from_numpy(array)
+        yield element
 
 
 def _wrapped(dataset: dsnb.Dataset) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,8 @@ from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from dsnb.frameworks.leaves import is_text, load_framework, plain_layout, unsupported_leaf_error
 from dsnb.frameworks.placement import DevicePlacement, Placement
 
-_NUMBERS: Final = frozenset(np.dtype(code) for code in "?bBhHiIlLqQefdFD")
+_CODES: Final = frozenset("?bBhHiIlLqQefdFD")
+"""The codes of the dtypes that torch has."""
 _BITS: Final = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 
@@ -79,23 +81,36 @@ def tensor_maker(torch: Any, *, copy: bool = False, pin: bool = False) -> Callab
         copy: Whether each tensor gets memory of its own.
         pin: Whether it is copied to page-locked memory.
     """
-    numbers, use_memory = _NUMBERS, _memory_user(torch)
+    use_memory = _memory_user(torch)
 
     def convert(leaf: Any) -> Any:
-        if is_text(leaf):
+        bits, kind = (leaf, None) if _is_plain_array(leaf) else _as_plain_array(torch, leaf)
+        if bits is None:
             return leaf
-        if not isinstance(leaf, (np.ndarray, np.generic)):
-            raise unsupported_leaf_error(leaf, "torch")
-        array = plain_layout(np.asarray(leaf))
-        if array.dtype.char == "Q":  # C's second name of uint64, which torch does not know
-            array = array.view(np.uint64)
-        bits, kind = (array, None) if array.dtype in numbers else _as_bits(torch, array, leaf)
         tensor = use_memory(bits.copy() if copy else bits)
         if kind is not None:
             tensor = tensor.view(kind)
         return tensor.pin_memory() if pin else tensor
 
     return convert
+
+
+def _is_plain_array(leaf: Any) -> bool:
+    """Whether torch takes a leaf as it is. Most are: the checks of the others cost as much as the tensor."""
+    if type(leaf) is not np.ndarray or leaf.dtype.char not in _CODES:
+        return False
+    flags = leaf.flags
+    return flags.c_contiguous and flags.aligned and leaf.dtype.isnative
+
+
+def _as_plain_array(torch: Any, leaf: Any) -> tuple[Any, Any]:
+    """Return a leaf as an array that torch takes, and the dtype to view its tensor as, if any; no array for text."""
+    if is_text(leaf):
+        return None, None
+    if not isinstance(leaf, (np.ndarray, np.generic)):
+        raise unsupported_leaf_error(leaf, "torch")
+    array = plain_layout(np.asarray(leaf))
+    return (array, None) if array.dtype.char in _CODES else _as_bits(torch, array, leaf)
 
 
 def _as_bits(torch: Any, array: Any, leaf: Any) -> tuple[Any, Any]:
@@ -123,14 +138,25 @@ def _memory_user(torch: Any) -> Callable[[Any], Any]:
 
     `torch.from_dlpack` takes read-only arrays in newer releases only; `torch.from_numpy` warns of them.
     """
+
+    def use_memory(array: Any) -> Any:
+        # Given the array itself, torch first looks for devices and older protocols, at the cost of a tensor.
+        return from_dlpack(array.__dlpack__(max_version=(1, 0)))
+
+    from_dlpack = torch.from_dlpack
     read_only = np.zeros(1)
     read_only.flags.writeable = False
     try:
-        torch.from_dlpack(read_only)
-    except BufferError:
-        return lambda array: torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
-    from_dlpack: Callable[[Any], Any] = torch.from_dlpack
-    return from_dlpack
+        use_memory(read_only)
+    except (BufferError, RuntimeError, TypeError):
+        return partial(_use_memory_by_numpy, torch)
+    return use_memory
+
+
+def _use_memory_by_numpy(torch: Any, array: Any) -> Any:
+    if array.dtype.char == "Q":  # C's second name of uint64, which `from_numpy` does not know
+        array = array.view(np.uint64)
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
 
 
 def _moved(torch: Any, device: Any, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:

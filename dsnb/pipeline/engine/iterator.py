@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from dsnb.arguments import anything, checked
 from dsnb.code.tracebacks import clean_for_user
 from dsnb.errors import FailedPreconditionError, UnimplementedError, is_element_error
+from dsnb.frameworks.placement import Placement
 from dsnb.pipeline.engine.interrupts import INTERRUPTS
 from dsnb.pipeline.engine.run_length import MAX_RUN_LENGTH, AdaptiveRunLength
 from dsnb.pipeline.engine.stage import ConsumptionListener, Run, Stage, closes_slowly, reports
@@ -22,7 +23,6 @@ from dsnb.pipeline.engine.to_device import ArrivedElements
 from dsnb.pipeline.engine.to_numpy import Converter, NumpyConverter
 from dsnb.pipeline.position import DatasetIteration, IteratorPosition
 from dsnb.pipeline.seen_specs import note_element
-from dsnb.stopwatch import Stopwatch
 from dsnb.system_limits import limit_error
 from dsnb.wire import forks
 from dsnb.wire.messages import StageReport
@@ -74,7 +74,7 @@ class ElementIterator(Iterator[Any]):
             if placement is not None and on_device
             else NumpyConverter(writable=writable, placement=placement)
         )
-        self._state = _IteratorState(stage, max_run_length, converter, placement.clock if placement else None)
+        self._state = _IteratorState(stage, max_run_length, converter, placement)
         if iteration is not None and placement is None:
             self._state.on_first_element = partial(note_element, iteration.operation)
         self._iteration = iteration
@@ -297,7 +297,7 @@ class _IteratorState:
     """The part of an iterator that its finalizer needs: pipeline and pulled elements, but not the iterator."""
 
     def __init__(
-        self, stage: Stage | None, max_run_length: int, converter: Converter, clock: Stopwatch | None = None
+        self, stage: Stage | None, max_run_length: int, converter: Converter, placement: Placement | None = None
     ) -> None:
         self.stage = stage
         self.begun = False
@@ -308,7 +308,8 @@ class _IteratorState:
         self._fork_generation = forks.generation()
         self._run_length = AdaptiveRunLength(max_run_length)
         self._converter = converter
-        self._conversion_clock = clock
+        self._placement = placement
+        self._copy_clock = placement.clock if placement is not None and placement.on_device else None
         self.on_first_element: Callable[[Any], None] | None = None
         """Called once, with the first element that is delivered."""
         self._run: Iterator[Any] = iter(())
@@ -328,7 +329,7 @@ class _IteratorState:
     def at_position(self, position: IteratorPosition, stage: Stage | None) -> _IteratorState:
         """Return a fresh state with the same settings, at `position`."""
         converter = self._converter.fresh_copy()
-        source = _IteratorState(stage, self._run_length.maximum, converter, self._conversion_clock)
+        source = _IteratorState(stage, self._run_length.maximum, converter, self._placement)
         source._pulled, source._had_errors, source.ended = position.yielded, position.failed, position.ended
         return source
 
@@ -358,12 +359,12 @@ class _IteratorState:
         Raises:
             FailedPreconditionError: this process inherited the iterator by a fork.
         """
-        if self._conversion_clock is None:
+        if self._copy_clock is None:
             return self._next_run()
-        before = self._conversion_clock.ns
+        before = self._copy_clock.ns
         run = self._next_run()
         if self.stage is not None:
-            self.stage.note_conversion(self._conversion_clock.ns - before, to_framework=True)
+            self.stage.note_conversion(self._copy_clock.ns - before, to_framework=True)
         return run
 
     def _next_run(self) -> Iterator[Any]:
@@ -395,8 +396,8 @@ class _IteratorState:
         except Exception:
             self._unconverted = []
             raise
-        if self._conversion_clock is None and self.stage is not None:
-            self.stage.note_conversion(perf_counter_ns() - began, to_framework=False)
+        if self._copy_clock is None and self.stage is not None:
+            self.stage.note_conversion(perf_counter_ns() - began, to_framework=self._placement is not None)
         return elements
 
     def forget_withdrawn(self) -> bool:
@@ -532,6 +533,9 @@ class _ReportedElements(Iterator[Any]):
         self._lock = threading.RLock()
 
     def __next__(self) -> Any:
+        with self._lock:
+            if not self._elements and not self._unyielded:
+                raise StopIteration
         found: list[Any] = []
         try:
             with INTERRUPTS, self._lock:
@@ -547,16 +551,19 @@ class _ReportedElements(Iterator[Any]):
 
     def _report_next(self) -> list[Any]:
         """Report the next element and return it in a list, which is empty at the end."""
-        if not self._listener.may_consume():
+        if self._listener.may_consume():
+            found = self._elements[self._next : self._next + 1]
+            if found:
+                self._listener.consumed(1, 0)
+                self._next += 1
+        else:
             # Another client gets these elements now: yielding them here too would deliver them twice.
+            found = []
             self._reporter.withdrawn += len(self._elements) - self._next
             self._next = len(self._elements)
         if self._next == len(self._elements):
             self._elements, self._next = [], 0  # they may be views of shared memory
-            return []
-        self._listener.consumed(1, 0)
-        self._next += 1
-        return [self._elements[self._next - 1]]
+        return found
 
     def __length_hint__(self) -> int:
         return len(self._elements) - self._next + len(self._unyielded)

@@ -25,6 +25,7 @@ class ToDeviceStage(AlignedStage):
             self._pulled = self.inputs[0].pull(min(want, 1))
         if not len(self._pulled):
             return []
+        self._placement.clock.start()
         try:
             with self._placement.copying():
                 elements, failure, _ = self._converter.convert(self._pulled)
@@ -32,6 +33,8 @@ class ToDeviceStage(AlignedStage):
         except Exception:
             self._pulled = []
             raise
+        finally:
+            self._placement.clock.stop()
         self._pulled = []
         if failure is not None:
             raise failure

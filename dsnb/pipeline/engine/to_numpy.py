@@ -70,15 +70,6 @@ class NumpyConverter:
 
     def convert(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
         """Convert a run; return the elements before the first invalid one, its error, and the elements after it."""
-        if self._placement is None:
-            return self._convert_run(run)
-        self._placement.clock.start()
-        try:
-            return self._convert_run(run)
-        finally:
-            self._placement.clock.stop()
-
-    def _convert_run(self, run: Run) -> tuple[list[Any], Exception | None, list[Any]]:
         try:
             return self._convert_all(run), None, []
         except (StructureMismatch, InvalidArgumentError):
