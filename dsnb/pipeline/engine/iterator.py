@@ -469,7 +469,7 @@ class _ConsumptionReporter:
     """Reports to the source of a pipeline which elements the user consumed, if the source needs to know.
 
     A service gives what one client did not consume to another one, so it needs the exact count. Reporting one element
-    costs a few hundred nanoseconds. So single elements are reported only for short runs, and for loops that take at
+    costs up to some microseconds. So single elements are reported only for short runs, and for loops that take at
     least `_SLOW_LOOP_NS` for each element. Faster loops report whole runs, whose length is limited so that a run lasts
     at most `_MAX_UNREPORTED_NS`.
     """
@@ -479,6 +479,8 @@ class _ConsumptionReporter:
         self._asked = False
         self._handed_out = 0
         self._handed_out_at_ns = 0
+        self.reporting_ns = 0
+        """How long it took to report single elements of the last run."""
         self._slow_loop = True
         self._reports_each = True
         self.max_run_length = MAX_RUN_LENGTH
@@ -495,7 +497,7 @@ class _ConsumptionReporter:
         """Return an iterator over elements that the user is about to consume."""
         if self._listener is None:
             return iter(elements)
-        self._handed_out, self._handed_out_at_ns = len(elements), perf_counter_ns()
+        self._handed_out, self._handed_out_at_ns, self.reporting_ns = len(elements), perf_counter_ns(), 0
         self._reports_each = self._slow_loop or len(elements) <= _SHORT_RUN
         return _ReportedElements(elements, self._listener, self) if self._reports_each else iter(elements)
 
@@ -504,7 +506,8 @@ class _ConsumptionReporter:
         count, self._handed_out = self._handed_out - unread, 0
         if self._listener is None or count <= 0:
             return
-        each_ns = (perf_counter_ns() - self._handed_out_at_ns) // count
+        # Without the time of the reports: they take longer than a fast loop, which would then seem slow for ever.
+        each_ns = (perf_counter_ns() - self._handed_out_at_ns - self.reporting_ns) // count
         if not self._reports_each:
             self._listener.consumed(count, 0)
         self._slow_loop = each_ns >= _SLOW_LOOP_NS
@@ -533,6 +536,7 @@ class _ReportedElements(Iterator[Any]):
         self._lock = threading.RLock()
 
     def __next__(self) -> Any:
+        began = perf_counter_ns()
         with self._lock:
             if not self._elements and not self._unyielded:
                 raise StopIteration
@@ -541,6 +545,7 @@ class _ReportedElements(Iterator[Any]):
             with INTERRUPTS, self._lock:
                 kept, self._unyielded = self._unyielded, []
                 found += kept or self._report_next()
+            self._reporter.reporting_ns += perf_counter_ns() - began
         except BaseException:
             if found:
                 self._unyielded = found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -248,3 +249,29 @@ def test_each_element_of_a_short_run_counts_as_consumed_at_once_however_fast_the
     monkeypatch.setattr("dsnb.pipeline.engine.iterator._SLOW_LOOP_NS", 1 << 60)  # every loop is a fast one
     stage = ShortRuns(at=-1, look=0)
     assert [(element, stage.had) for element in ElementIterator(stage)] == [(n, n + 1) for n in range(40)]
+
+
+class SlowlyReported(Withdrawn):
+    """Gives a thousand elements at once; it takes longer to report one than a slow loop takes for one."""
+
+    def __init__(self) -> None:
+        super().__init__(at=-1, look=0)
+        self.reports: list[int] = []
+
+    def produce(self, want: int) -> list[int]:
+        first, self.given = self.given, min(1000, self.given + want)
+        return list(range(first, self.given))
+
+    def consumed(self, elements: int, errors: int) -> None:
+        super().consumed(elements, errors)
+        self.reports.append(elements)
+        until = time.perf_counter_ns() + 20_000
+        while time.perf_counter_ns() < until:
+            pass
+
+
+def test_the_time_that_reports_take_does_not_make_a_loop_slow() -> None:
+    stage = SlowlyReported()
+    assert list(ElementIterator(stage)) == list(range(1000))
+    assert stage.had == 1000
+    assert max(stage.reports) > 1, "each element was reported although the loop is fast"
