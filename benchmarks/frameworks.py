@@ -34,7 +34,7 @@ def ways() -> dict[str, Callable[[dsnb.Dataset], Iterator[Any]]]:
     if importlib.util.find_spec("torch") is not None:
         found["iter_torch"] = lambda dataset: dataset.iter_torch()
         found["to_torch"] = lambda dataset: iter(dataset.to_torch())
-        found["from_numpy, of one array"] = _bare_calls
+        found["from_numpy alone"] = _bare_calls
         found["DataLoader over from_dlpack"] = _wrapped
     if importlib.util.find_spec("jax") is not None:
         found["iter_jax"] = lambda dataset: dataset.iter_jax()
