@@ -96,7 +96,7 @@ def tensor_maker(torch: Any, *, copy: bool = False, pin: bool = False) -> Callab
 
 
 def _is_plain_array(leaf: Any) -> bool:
-    """Whether torch takes a leaf as it is. Most are: the checks of the others cost as much as the tensor."""
+    """Whether torch takes a leaf as it is. Most leaves pass; the checks of all others take as long as a tensor."""
     if type(leaf) is not np.ndarray or leaf.dtype.char not in _CODES:
         return False
     flags = leaf.flags
