@@ -419,6 +419,8 @@ class WorkerServer:
             self._on_welcome(order)
         for start in () if self.stopped else order.start:
             started = self._start_task(start)
+            if started.order.incarnation != start.incarnation:
+                continue  # a reader brought the worker a later order meanwhile
             started.pause(paused=start.paused)
             if start.leftovers is not None:
                 started.divide_leftovers(start.leftovers)
@@ -466,9 +468,14 @@ class WorkerServer:
         self.name, self._instance = order.name, order.instance
 
     def _start_task(self, order: TaskOrder) -> Task:
+        """Start a task, in place of an earlier incarnation of it; returns the task that runs now.
+
+        Orders may overtake each other, because they come in the session's stream and as answers of `GetTask`. An older
+        one must not end the task of a later one: that would begin again, and deliver elements that were consumed.
+        """
         with self._lock:
             known = self._tasks.get(order.task_id)
-            if known is not None and known.order.incarnation == order.incarnation:
+            if known is not None and known.order.incarnation >= order.incarnation:
                 return known
             if known is not None:
                 self._drop(order.task_id)

@@ -620,6 +620,7 @@ class Task:
             return {
                 "mode": self.order.mode,
                 "incarnation": self.order.incarnation,
+                "paused": self._paused,
                 "finished": self._log.finished,
                 "readers": [*self._sessions],
                 "awaited": self._passing is not None,

@@ -339,7 +339,9 @@ class SimWorker(Member):
                     self._drop(task_id)
             self._instance = order.instance
         for task_order in order.start:
-            self._start_task(task_order).pause(paused=task_order.paused)
+            started = self._start_task(task_order)
+            if started.order.incarnation == task_order.incarnation:
+                started.pause(paused=task_order.paused)
         for task_id in order.drop:
             self._drop(task_id)
         for release in order.releases:
@@ -366,7 +368,7 @@ class SimWorker(Member):
 
     def _start_task(self, order: m.TaskOrder) -> Task:
         known = self.tasks.get(order.task_id)
-        if known is not None and known.order.incarnation == order.incarnation:
+        if known is not None and known.order.incarnation >= order.incarnation:
             return known
         if known is not None:
             self._drop(order.task_id)

@@ -251,6 +251,26 @@ def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin() -> N
         assert not worker.idle, "what was noted of it is forgotten"
 
 
+def test_an_order_that_comes_late_does_not_end_the_task_of_a_later_one() -> None:
+    """As after a suspension: the worker was counted as lost, and has its task again before it handles the answer."""
+    orders, earlier = Orders(), TaskOrder(task_id="t", incarnation=1, paused=True)
+
+    def answered_late(request: TaskRequest, context: grpc.ServicerContext) -> TaskOrder:
+        orders.give(WorkerOrder(start=(replace(earlier, incarnation=2, paused=False),)))
+        return earlier
+
+    def check(worker: dsnb.WorkerServer) -> None:
+        task = worker.debug_state()["tasks"]["t"]
+        assert (task["incarnation"], task["paused"], len(task["readers"])) == (2, False, 1)
+
+    with ordered(orders, GetTask=answered_late) as worker:
+        reading = worker.open(opening(), Collector())
+        check(worker)
+        orders.give(WorkerOrder(start=(earlier,)))
+        check(worker)
+        reading.leave(0)
+
+
 def test_a_reader_is_given_nothing_of_another_incarnation_than_it_was_told_of(cluster: Cluster) -> None:
     """A worker that was suspended has its task's earlier incarnation still, of which others have had elements."""
     dataset_id = dsnb.register_dataset(cluster.service, dsnb.Dataset.range(5))
