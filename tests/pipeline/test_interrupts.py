@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tarfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import _base as futures
@@ -27,6 +28,7 @@ from dsnb.pipeline.sources import compressed, web_samples
 from dsnb.pipeline.tfrecord import reader
 from dsnb.pipeline.tfrecord.writer import TFRecordWriter
 from dsnb.storage import read_ahead, urls
+from tests.faults.chaos import paced
 from tests.pipeline.driving import MOST, context, drain, plain, run
 from tests.pipeline.test_dataset import CHAIN_STEPS
 from tests.support.interrupting import interrupted_at, interrupted_often
@@ -221,6 +223,24 @@ def check_any_line(build: Callable[[], Dataset], samples: int) -> None:
 @pytest.mark.parametrize("name", CHAIN_STEPS)
 def test_an_interrupt_anywhere_in_a_pipeline_loses_nothing(name: str) -> None:
     check_any_line(lambda: CHAIN_STEPS[name](Dataset.range(20).map(lambda x: x)), samples=40)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda ds: ds.map(paced(0.001), num_parallel_calls=2), lambda ds: ds.map(paced(0.001)).prefetch(1)],
+    ids=["parallel calls", "prefetch"],
+)
+def test_an_interrupt_of_a_wait_leaves_its_lock_as_it_should_be(build: Callable[[Dataset], Dataset]) -> None:
+    """Python's own `Condition` would not: it may stay locked, or be released twice."""
+
+    def read(at: int | None) -> int:
+        with closing(iter(build(Dataset.range(4)))) as elements, interrupted_at([threading], at) as count:
+            assert list(read_on(elements)) == list(range(4)), f"interrupted at line {at}"
+        return count.lines
+
+    lines = read(None)
+    for at in range(lines):
+        read(at)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from dsnb.errors import DsnbWarning, FailedPreconditionError, InvalidArgumentErr
 from dsnb.transfer.shared_memory.client_connection import ClientConnection
 from dsnb.wire.messages import JoinRequest
 from tests.support.cluster import Cluster
-from tests.support.interrupting import interrupted_often
+from tests.support.interrupting import interrupted_at, interrupted_often
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
 
@@ -340,7 +341,35 @@ def test_reading_on_after_many_interrupts_loses_nothing(transfer: str, how: str)
             found = [next(elements).tolist()]
             with interrupted_often(0.002):
                 found += [batch.tolist() for batch in islice(rest(elements), batches - 1)]
-    assert found == np.arange(1, 4 * batches + 1).reshape(batches, 4).tolist(), f"after {interrupts} interrupts"
+    whole = np.arange(1, 4 * batches + 1).reshape(batches, 4).tolist()
+    at = next((at for at, (got, wanted) in enumerate(zip(found, whole, strict=False)) if got != wanted), len(found))
+    # Briefly: the whole lists would fill a page.
+    assert (at, found[at : at + 4]) == (batches, []), f"after {interrupts} interrupts"
+
+
+def test_an_interrupt_of_what_a_reader_does_for_a_worker_in_its_process_loses_nothing(cluster: Cluster) -> None:
+    """Credit makes the worker send more, on the thread of the reader."""
+    modules = [sys.modules[f"dsnb.{name}"] for name in ("client.tasks", "worker.task", "worker.shared_log")]
+
+    def lines_of_a_read(at: int | None) -> int:
+        policy = dsnb.distribute(
+            "distributed_epoch", cluster.service, data_transfer_protocol="local", max_outstanding_requests=2
+        )
+        found: list[Any] = []
+        with iter(R(12).apply(policy)) as elements:
+            found.append(next(elements))
+            with interrupted_at(modules, at) as count:
+                while len(found) < 12:
+                    with contextlib.suppress(KeyboardInterrupt):
+                        found.append(next(elements))
+            assert list(elements) == []
+        assert sorted(found) == list(range(12)), f"interrupted at line {at} of {count.lines}"
+        return count.lines
+
+    lines = lines_of_a_read(None)
+    assert lines > 200
+    for at in range(0, lines, lines // 60):
+        lines_of_a_read(at)
 
 
 def test_an_interrupted_read_is_closed_although_its_traceback_is_kept(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import signal
 import sys
 import threading
@@ -17,6 +18,10 @@ from dsnb.pipeline.engine.iterator import ElementIterator
 
 _HANDS_OUT = ElementIterator.__next__.__code__
 """Python runs no handler between its lines, since it takes the element and returns it without a call in between."""
+
+_NOT_AT = ("try:", "self._acquire_restore(saved_state)")
+"""Lines before which Python runs no handler, because it does so after calls: a `try` that follows none, and the end of
+`Condition.wait`."""
 
 
 class LineCount:
@@ -62,7 +67,9 @@ def interrupted_at(
         return on_return
 
     def on_line(frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line":
+        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith(
+            _NOT_AT
+        ):
             count.lines += 1
             if count.lines - 1 == at and at_once:
                 raise KeyboardInterrupt

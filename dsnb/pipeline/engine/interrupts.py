@@ -7,7 +7,7 @@ holds. An iterator that pulls on the main thread therefore replaces the handler 
 * In user code, in third-party libraries and in waits, the previous handler is called at once. Stages keep what they
   have when a call fails, so nothing is lost.
 * dsnb's own code runs on to the next pull of any stage, to the next wait for a worker, or to the end of the iterator's
-  pull: nothing is in flight there. That usually takes less than a millisecond.
+  pull: nothing is in flight there, and no lock is held. That usually takes less than a millisecond.
 
 Not every wait can be recognized: a function without Python code may wait too. So after `MAX_DELAY_S`, or at the second
 Ctrl-C, the previous handler is called wherever the thread is.
@@ -31,20 +31,8 @@ from typing import Any, Final
 from dsnb.errors import mark_out_of_band
 
 MAX_DELAY_S: Final = 1.0
-_OWN_CODE: Final = (
-    "dsnb.arguments",
-    "dsnb.cache.opened_files",
-    "dsnb.client.",
-    "dsnb.code.",
-    "dsnb.elements.",
-    "dsnb.frameworks.",
-    "dsnb.pipeline.",
-    "dsnb.stopwatch",
-    "dsnb.system_limits",
-    "dsnb.transfer.",
-    "dsnb.wire.",
-)
-"""Modules that run during a pull. They wait in functions named in `_WAITS`."""
+_OWN_CODE: Final = "dsnb."
+"""How its modules begin. The worker's are among them: a reader in the same process calls them for more elements."""
 _READS_FILES: Final = frozenset(
     {
         "dsnb.pipeline.parquet.row_groups",
@@ -55,7 +43,8 @@ _READS_FILES: Final = frozenset(
 )
 """Modules that may wait for a disk or a pipe. They lose nothing when they are interrupted."""
 _WAITS: Final = frozenset({"wait", "wait_for"})
-"""Not `join`, nor the wait of a thread's start: stages that start or end threads hold elements."""
+"""Functions of dsnb in which it waits, and holds nothing. Not `join`: stages that end threads hold elements."""
+_CONDITION_WAIT: Final = threading.Condition.wait.__code__
 
 
 class DelayedInterrupts:
@@ -162,16 +151,32 @@ def _on_main_thread() -> bool:
     return _thread.get_ident() == threading.main_thread().ident
 
 
-def _holds_elements(frame: FrameType | None) -> bool:
+def _holds_elements(innermost: FrameType | None) -> bool:
     """Whether the interrupted code is dsnb's own and may have elements in local variables."""
-    calls = set()
+    frame, calls = innermost, set()
     while frame is not None and _belongs_to_caller(_module(frame)):
         calls.add(frame.f_code.co_name)
         frame = frame.f_back
-    if frame is None or (calls & _WAITS and "start" not in calls) or frame.f_code.co_name in _WAITS:
+    if frame is None or innermost is None:
         return False
     name = _module(frame)
-    return name.startswith(_OWN_CODE) and name not in _READS_FILES
+    if not name.startswith(_OWN_CODE) or name in _READS_FILES:
+        return False
+    if frame is innermost:
+        return frame.f_code.co_name not in _WAITS
+    # Not the wait of a thread's start: stages that start threads hold elements.
+    return "start" in calls or not _is_blocked(innermost)
+
+
+def _is_blocked(frame: FrameType) -> bool:
+    """Whether this is `Condition.wait`, and waits: then it has released its lock, and will acquire it again.
+
+    An error in any other line of `threading.Condition` would leave the lock as it should not be.
+    """
+    if frame.f_code is not _CONDITION_WAIT:
+        return False
+    variables = frame.f_locals
+    return "gotit" in variables and not variables["self"]._is_owned()  # noqa: SLF001 - there is no other way to know
 
 
 def _belongs_to_caller(module: str) -> bool:
