@@ -53,7 +53,7 @@ _LATE_WORKERS = 20
 """How many workers join when the job runs."""
 _HEARTBEAT_S = 0.5
 """The default interval of a worker's heartbeats."""
-_SPLITS_S = 0.2
+_SPLITS_S = 0.5
 """A task asks for as many splits as it reads in that time; see `dsnb/worker/splits.py`."""
 _SAMPLE_S = 0.001
 _SPLITS = 10**12
@@ -443,7 +443,7 @@ def limits(found: dict[int, Figures], grpc: GrpcFigures) -> str:
     return (
         f"Without gRPC a request takes {1e6 / one.decisions:.0f} us with {workers:,} workers, of which {part}. Over "
         f"gRPC it takes {1e6 * grpc.call_cpu_s:.0f} us of the dispatcher's processor time: the call is the limit, not "
-        f"the decision. By these figures, one core serves {1 / cpu_per_second:,.0f} workers at five requests and two "
+        f"the decision. By these figures, one core serves {1 / cpu_per_second:,.0f} workers at two requests and two "
         f"heartbeats per second each, or the heartbeats alone of {_HEARTBEAT_S / grpc.heartbeat_cpu_s:,.0f}."
     )
 

@@ -1,4 +1,4 @@
-"""How a DYNAMIC task gets its splits: it requests runs of splits from the dispatcher, each about 0.2 s of its work.
+"""How a DYNAMIC task gets its splits: it requests runs of splits from the dispatcher, each about 0.5 s of its work.
 
 If runs are short, a run is requested while the one before it is read, so that the task does not wait for the answer. It
 belongs to the task like any other: if the task ends before it is read, it is given to another worker with the rest.
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dsnb.errors import DsnbError
 from dsnb.wire.messages import SplitGrant, SplitRange, SplitsReply, SplitsRequest
 
-_GRANT_S = 0.2
+_GRANT_S = 0.5  # a request takes up to 5 ms where processors are busy
 _FIRST_WANT = 1  # a split may take seconds: a slow worker must not begin with several
 _MOST_WANT = 1 << 20
 

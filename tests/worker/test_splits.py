@@ -67,14 +67,14 @@ def test_the_end_stays_the_end() -> None:
     assert next(runs, None) is None
 
 
-def test_as_many_are_wanted_as_a_fifth_of_a_second_takes() -> None:
+def test_as_many_are_wanted_as_half_a_second_takes() -> None:
     dispatcher = Dispatcher(1_000_000)
     runs = dispatcher.feed.open(0)
     for _ in range(10):
         first, end = next(runs)
         dispatcher.now += (end - first) / 1024
     assert dispatcher.wants[0] == 1
-    assert dispatcher.wants[-1] == 204
+    assert dispatcher.wants[-1] == 512
 
 
 def test_what_is_wanted_grows_by_steps_so_that_one_lucky_moment_does_not_take_it_all() -> None:
