@@ -107,8 +107,11 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DropTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Order a worker to drop a task, unless it has a later incarnation of it by now."""
+
     worker: str
     task_id: str
+    incarnation: int
 
 
 class UpdateTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,6 +47,7 @@ from dsnb.storage.failpoints import Failpoint
 from dsnb.wire.messages import (
     ClientReport,
     ClientUpdate,
+    DroppedTask,
     EndReply,
     EndRequest,
     IterationPosition,
@@ -223,7 +224,8 @@ class Dispatcher:
                     self.statistics.register_task(task.task_id, task.job, first, task.incarnation)
                     self._send_order(instruction.worker, WorkerOrder(start=(orders.task_order(self.core, task),)))
             case e.DropTask():
-                if not self._send_order(instruction.worker, WorkerOrder(drop=(instruction.task_id,))):
+                dropped = DroppedTask(task_id=instruction.task_id, incarnation=instruction.incarnation)
+                if not self._send_order(instruction.worker, WorkerOrder(drop=(dropped,))):
                     self.statistics.task_gone(instruction.task_id)
             case e.SendDrainOrder():
                 self._send_order(instruction.worker, WorkerOrder(drain=True))

@@ -518,7 +518,7 @@ class TaskOrder(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     start: tuple[TaskOrder, ...] = ()
-    drop: tuple[str, ...] = ()
+    drop: tuple[DroppedTask, ...] = ()
     report_seq: int = 0
     welcome: bool = False
     evict_trainers: tuple[TrainerEviction, ...] = ()
@@ -526,6 +526,11 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     drain: bool = False
     releases: tuple[ClientRelease, ...] = ()
     closed: tuple[ClosedIteration, ...] = ()
+
+
+class DroppedTask(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: str = ""
+    incarnation: int = 0
 
 
 class ClosedIteration(msgspec.Struct, frozen=True, kw_only=True):

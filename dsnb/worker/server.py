@@ -100,7 +100,7 @@ class WorkerServer:
         self._stopping_tasks: list[Task] = []  # dropped tasks whose pipelines have not ended yet
         self._fetching: dict[str, int] = {}
         """Tasks that readers opened before the order arrived, with the number of `_fetch` calls under way."""
-        self._dropped_while_fetching: set[str] = set()
+        self._dropped_while_fetching: dict[str, int] = {}
         """Tasks in `_fetching` for which an order to drop them arrived meanwhile."""
         self._last_reports: list[TaskReport] = []
         self._notices: list[str] = []
@@ -402,7 +402,7 @@ class WorkerServer:
         try:
             order = self._channel.call(GET_TASK, TaskRequest(task_id=task_id), timeout=5.0)
             with self._lock:
-                if task_id in self._dropped_while_fetching:
+                if order.incarnation <= self._dropped_while_fetching.get(task_id, -1):
                     raise NotFoundError(f"the task {task_id} was dropped", did="it may have ended")
                 return self._start_task(order)
         finally:
@@ -410,7 +410,7 @@ class WorkerServer:
                 self._fetching[task_id] -= 1
                 if not self._fetching[task_id]:
                     del self._fetching[task_id]
-                    self._dropped_while_fetching.discard(task_id)
+                    self._dropped_while_fetching.pop(task_id, None)
 
     # ---- the dispatcher's orders
 
@@ -424,8 +424,8 @@ class WorkerServer:
             started.pause(paused=start.paused)
             if start.leftovers is not None:
                 started.divide_leftovers(start.leftovers)
-        for task_id in order.drop:
-            self._drop(task_id)
+        for dropped in order.drop:
+            self._drop(dropped.task_id, dropped.incarnation)
         self._release_clients(order.releases)
         self._close_tasks(order.closed)
         for eviction in order.evict_trainers:
@@ -463,8 +463,8 @@ class WorkerServer:
         """Adopt the name and service instance that the dispatcher assigned."""
         # A new service instance reuses task ids, so the tasks of the old instance must go.
         if self._instance not in ("", order.instance):
-            for task_id in list(self._tasks):
-                self._drop(task_id)
+            for task in list(self._tasks.values()):
+                self._drop(task.order.task_id, task.order.incarnation)
         self.name, self._instance = order.name, order.instance
 
     def _start_task(self, order: TaskOrder) -> Task:
@@ -478,7 +478,7 @@ class WorkerServer:
             if known is not None and known.order.incarnation >= order.incarnation:
                 return known
             if known is not None:
-                self._drop(order.task_id)
+                self._drop(order.task_id, known.order.incarnation)
             if self._channel is None or self.stopped:
                 raise UnavailableError(f"the worker {self.name} is stopping")
             channel = self._channel
@@ -546,13 +546,15 @@ class WorkerServer:
         if task is not None and task.order is order:
             task.fail_readers(error)
 
-    def _drop(self, task_id: str) -> None:
+    def _drop(self, task_id: str, incarnation: int) -> None:
+        """Drop a task, unless it is a later incarnation: a reader may bring it before the order arrives."""
         with self._lock:
             if task_id in self._fetching:
-                self._dropped_while_fetching.add(task_id)
-            task = self._tasks.pop(task_id, None)
-            if task is None:
+                self._dropped_while_fetching[task_id] = incarnation
+            task = self._tasks.get(task_id)
+            if task is None or task.order.incarnation > incarnation:
                 return
+            del self._tasks[task_id]
             self._stopping_tasks.append(task)
             self._share_budget()
         task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))

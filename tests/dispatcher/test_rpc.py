@@ -14,7 +14,15 @@ import dsnb
 from dsnb.errors import NotFoundError
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.grpc_errors import error_from_call
-from dsnb.wire.messages import ClientRelease, ClientReport, JoinReply, JoinRequest, TaskReport, WorkerReport
+from dsnb.wire.messages import (
+    ClientRelease,
+    ClientReport,
+    DroppedTask,
+    JoinReply,
+    JoinRequest,
+    TaskReport,
+    WorkerReport,
+)
 from dsnb.wire.methods import FOLLOW, JOIN, SESSION
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_for
@@ -117,7 +125,7 @@ def test_a_worker_hears_of_its_tasks_and_of_clients_that_are_gone(cluster: Clust
     client.say(ClientReport(client_id=joined.client_id, leaving=True))
     client.wait_for_end()
     assert worker.hear().releases == (ClientRelease(client_id=joined.client_id, number=1),)
-    assert worker.hear().drop == (start.task_id,)
+    assert worker.hear().drop == (DroppedTask(task_id=start.task_id, incarnation=start.incarnation),)
 
 
 def test_a_worker_that_says_goodbye_is_gone_at_once(cluster: Cluster, callers: Callers) -> None:
@@ -133,9 +141,11 @@ def test_a_worker_whose_stream_breaks_has_a_moment_to_come_back(cluster: Cluster
     worker = callers.worker("a")
     worker.hear()
     worker.hang_up()
-    again = callers.worker("a", tasks=(TaskReport(task_id="old"),))
+    again = callers.worker("a", tasks=(TaskReport(task_id="old", incarnation=3),))
     assert again.hear().welcome
-    assert again.hear().drop == ("old",), "a task that nobody knows was not taken off it"
+    assert again.hear().drop == (DroppedTask(task_id="old", incarnation=3),), (
+        "a task that nobody knows was not taken off it"
+    )
     assert workers(cluster) == ["w0"]
     again.hang_up()
     wait_for(lambda: not workers(cluster), what="the worker to be given up")

@@ -27,6 +27,7 @@ from dsnb.wire.codec import encode
 from dsnb.wire.messages import (
     ClientUpdate,
     DatasetReply,
+    DroppedTask,
     EndReply,
     JoinReply,
     RegisterReply,
@@ -76,7 +77,14 @@ def marking(path: Path) -> bytes:
 
 def evil_order() -> WorkerOrder:
     task = TaskOrder(task_id=EVIL, dataset_id="d", job_name="j", mode="OFF", incarnation=1)
-    return WorkerOrder(welcome=True, name="w0", instance="x", start=(task,), drop=("1",), drain=True)
+    return WorkerOrder(
+        welcome=True,
+        name="w0",
+        instance="x",
+        start=(task,),
+        drop=(DroppedTask(task_id="1", incarnation=9),),
+        drain=True,
+    )
 
 
 def evil_replies(definition: bytes, address: str) -> Callable[[str], list[bytes]]:

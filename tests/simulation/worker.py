@@ -334,16 +334,13 @@ class SimWorker(Member):
         if self._leaving:
             return
         if order.welcome:
-            if self._instance not in ("", order.instance):
-                for task_id in list(self.tasks):
-                    self._drop(task_id)
-            self._instance = order.instance
+            self._adopt(order.instance)
         for task_order in order.start:
             started = self._start_task(task_order)
             if started.order.incarnation == task_order.incarnation:
                 started.pause(paused=task_order.paused)
-        for task_id in order.drop:
-            self._drop(task_id)
+        for dropped in order.drop:
+            self._drop(dropped.task_id, dropped.incarnation)
         for release in order.releases:
             consumed = {(known.task_id, known.incarnation): known.received for known in release.holdings}
             for task in self.tasks.values():
@@ -354,15 +351,22 @@ class SimWorker(Member):
         if order.releases or order.report_seq:
             self.send_report()
 
+    def _adopt(self, instance: str) -> None:
+        if self._instance not in ("", instance):
+            for task in list(self.tasks.values()):
+                self._drop(task.order.task_id, task.order.incarnation)
+        self._instance = instance
+
     def _close_tasks(self, iterations: Sequence[m.ClosedIteration]) -> None:
         for closed in iterations:
             task = self.tasks.get(closed.task_id)
             if task is not None and task.order.incarnation == closed.incarnation:
                 task.close_to_new_trainers([(client.client_id, client.trainer_id) for client in closed.clients])
 
-    def _drop(self, task_id: str) -> None:
-        task = self.tasks.pop(task_id, None)
-        if task is not None:
+    def _drop(self, task_id: str, incarnation: int) -> None:
+        task = self.tasks.get(task_id)
+        if task is not None and task.order.incarnation <= incarnation:
+            del self.tasks[task_id]
             task.stop(UnavailableError(f"the task {task_id} was taken off worker {self.name}"))
             self._last_reports.append(_untimed(task.drop()))
 
@@ -371,7 +375,7 @@ class SimWorker(Member):
         if known is not None and known.order.incarnation >= order.incarnation:
             return known
         if known is not None:
-            self._drop(order.task_id)
+            self._drop(order.task_id, known.order.incarnation)
         feed = SimFeed(self, order) if order.mode == "DYNAMIC" else None
         task = self.tasks[order.task_id] = Task(
             order,

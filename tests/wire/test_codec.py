@@ -15,7 +15,7 @@ from dsnb.monitor import snapshot
 from dsnb.monitor.snapshot import StatusRecord
 from dsnb.wire import messages, schedule
 from dsnb.wire.codec import decode, decoder, encode
-from dsnb.wire.messages import Empty, TaskInfo, TaskOrder, WorkerOrder
+from dsnb.wire.messages import DroppedTask, Empty, TaskInfo, TaskOrder, WorkerOrder
 from dsnb.wire.proto import control_pb2, frame_pb2
 
 CLASSES: list[type[msgspec.Struct]] = [
@@ -87,6 +87,10 @@ def test_a_damaged_message_is_data_loss_that_names_it(damage: bytes) -> None:
 
 
 def test_a_decoder_decodes_one_class() -> None:
-    order = WorkerOrder(name="w", start=(TaskOrder(task_id="t", incarnation=2),), drop=("a", "b"))
+    order = WorkerOrder(
+        name="w",
+        start=(TaskOrder(task_id="t", incarnation=2),),
+        drop=(DroppedTask(task_id="a", incarnation=1), DroppedTask(task_id="b")),
+    )
     assert decoder(WorkerOrder)(encode(order)) == order
     assert decoder(Empty)(b"") == Empty()

@@ -27,7 +27,7 @@ from dsnb.errors import (
 )
 from dsnb.transfer import local
 from dsnb.wire.channel import open_channel
-from dsnb.wire.messages import TaskOrder, TaskRequest, WorkerOrder, WorkerReport
+from dsnb.wire.messages import DroppedTask, TaskOrder, TaskRequest, WorkerOrder, WorkerReport
 from dsnb.wire.methods import GET_DATASET, GET_TASK, SESSION
 from tests.support.cluster import Cluster
 from tests.support.ports import unused_port
@@ -240,7 +240,7 @@ def test_a_task_that_is_dropped_while_a_reader_asks_for_it_does_not_begin() -> N
 
     def answered_late(request: TaskRequest, context: grpc.ServicerContext) -> TaskOrder:
         if drops.pop(0):
-            orders.give(WorkerOrder(drop=(request.task_id,)))
+            orders.give(WorkerOrder(drop=(DroppedTask(task_id=request.task_id, incarnation=1),)))
         return TaskOrder(task_id=request.task_id, incarnation=1)
 
     with ordered(orders, GetTask=answered_late) as worker:
@@ -268,6 +268,23 @@ def test_an_order_that_comes_late_does_not_end_the_task_of_a_later_one() -> None
         check(worker)
         orders.give(WorkerOrder(start=(earlier,)))
         check(worker)
+        reading.leave(0)
+
+
+def test_a_drop_that_comes_late_leaves_the_task_of_a_later_order() -> None:
+    """A reader of the task's next incarnation, which the same worker gets, came before the drop of the last one."""
+    orders, dropped = Orders(), DroppedTask(task_id="t", incarnation=1)
+
+    def answered(request: TaskRequest, context: grpc.ServicerContext) -> TaskOrder:
+        orders.give(WorkerOrder(drop=(dropped,)))
+        return TaskOrder(task_id=request.task_id, incarnation=2)
+
+    with ordered(orders, GetTask=answered) as worker:
+        reading = worker.open(opening(), Collector())
+        orders.give(WorkerOrder(drop=(dropped,)))
+        assert [task["incarnation"] for task in worker.debug_state()["tasks"].values()] == [2]
+        orders.give(WorkerOrder(drop=(replace(dropped, incarnation=2),)))
+        assert worker.idle
         reading.leave(0)
 
 

@@ -499,7 +499,7 @@ def drop_task(
     core.transient.forget_progress(task_id)
     core.transient.holdings.pop(task_id, None)
     if task.worker:
-        core.instruct(e.DropTask(worker=task.worker, task_id=task_id))
+        core.instruct(e.DropTask(worker=task.worker, task_id=task_id, incarnation=task.incarnation))
 
 
 def free_iteration(core: Context, job: Job, iteration: Iteration) -> None:

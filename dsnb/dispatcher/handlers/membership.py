@@ -58,9 +58,10 @@ def worker_arrives(core: Context, event: e.WorkerArrives) -> str:
     if known.draining:
         core.instruct(e.SendDrainOrder(worker=report.uid))
     _set_worker_deadline(core, report.uid, core.config.worker_timeout_ms)
-    for task_id in (task.task_id for task in report.tasks):
-        if task_id not in core.state.tasks or core.state.tasks[task_id].worker != report.uid:
-            core.instruct(e.DropTask(worker=report.uid, task_id=task_id))
+    for reported in report.tasks:
+        task = core.state.tasks.get(reported.task_id)
+        if task is None or task.worker != report.uid:
+            core.instruct(e.DropTask(worker=report.uid, task_id=reported.task_id, incarnation=reported.incarnation))
     for _, iteration in list(core.state.unfinished_iterations()):
         reassignment.retry_unassigned(core, iteration)
     return known.name

@@ -82,7 +82,7 @@ def suspend(core: Context, iteration: Iteration) -> bool:
         return False
     for task in tasks:
         if task.unassignment is None:
-            core.instruct(e.DropTask(worker=task.worker, task_id=task.task_id))
+            core.instruct(e.DropTask(worker=task.worker, task_id=task.task_id, incarnation=task.incarnation))
             unassign(core, task, "", "")
     return True
 
@@ -97,7 +97,7 @@ def hand_over_from_draining(core: Context, iteration: Iteration) -> None:
 def hand_over(core: Context, task: Task) -> None:
     """Take a task off a draining worker; another worker continues once the clients have reported their holdings."""
     worker = core.state.workers[task.worker]
-    core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id))
+    core.instruct(e.DropTask(worker=worker.uid, task_id=task.task_id, incarnation=task.incarnation))
     unassign(core, task, worker.name, "was drained")
 
 

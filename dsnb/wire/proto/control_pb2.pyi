@@ -935,10 +935,9 @@ class Leftovers(_message.Message):
     def __init__(self, consumers: _Optional[_Iterable[int]] = ..., elements: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
-    __slots__ = ("name", "start", "drop", "report_seq", "welcome", "evict_trainers", "instance", "drain", "releases", "closed")
+    __slots__ = ("name", "start", "report_seq", "welcome", "evict_trainers", "instance", "drain", "releases", "closed", "drop")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
-    DROP_FIELD_NUMBER: _ClassVar[int]
     REPORT_SEQ_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     EVICT_TRAINERS_FIELD_NUMBER: _ClassVar[int]
@@ -946,9 +945,9 @@ class WorkerOrder(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
-    drop: _containers.RepeatedScalarFieldContainer[str]
     report_seq: int
     welcome: bool
     evict_trainers: _containers.RepeatedCompositeFieldContainer[TrainerEviction]
@@ -956,7 +955,16 @@ class WorkerOrder(_message.Message):
     drain: bool
     releases: _containers.RepeatedCompositeFieldContainer[ClientRelease]
     closed: _containers.RepeatedCompositeFieldContainer[ClosedIteration]
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., drop: _Optional[_Iterable[str]] = ..., report_seq: _Optional[int] = ..., welcome: bool = ..., evict_trainers: _Optional[_Iterable[_Union[TrainerEviction, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[ClosedIteration, _Mapping]]] = ...) -> None: ...
+    drop: _containers.RepeatedCompositeFieldContainer[DroppedTask]
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., report_seq: _Optional[int] = ..., welcome: bool = ..., evict_trainers: _Optional[_Iterable[_Union[TrainerEviction, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[ClosedIteration, _Mapping]]] = ..., drop: _Optional[_Iterable[_Union[DroppedTask, _Mapping]]] = ...) -> None: ...
+
+class DroppedTask(_message.Message):
+    __slots__ = ("task_id", "incarnation")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    incarnation: int
+    def __init__(self, task_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ClosedIteration(_message.Message):
     __slots__ = ("task_id", "incarnation", "clients")
