@@ -121,10 +121,16 @@ class PassBook:
         if self.cached and self.pipeline.length is None:
             had = {key for _, key in (*self.consumed, *held)}
             keys = keys[: max([at for at, key in enumerate(keys) if key in had], default=-1) + 1]
-        elif not self.split and (self.mode == "OFF" or self.shards) and self.pipeline.length is not None:
-            keys = [(book.owner, value) for value in range(book.left_out, self.size(book, self.pipeline.length))]
+        else:
+            keys = self.promised(book)
         start = self.starts.get((trainer, book.task_id, book.sequence), 0)
         return {(trainer, key) for key in keys[start:]} - self.consumed.keys() - held
+
+    def promised(self, book: TaskBook) -> list[Key]:
+        """The elements of a task, also those that it has yet to make, as far as they are known."""
+        if self.split or not (self.mode == "OFF" or self.shards) or self.pipeline.length is None:
+            return self.expected(book)
+        return [(book.owner, value) for value in range(book.left_out, self.size(book, self.pipeline.length))]
 
     def size(self, book: TaskBook, length: int) -> int:
         """How many elements a task makes of a whole of this length: all, or each n-th from its shard's number on."""

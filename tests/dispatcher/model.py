@@ -359,7 +359,7 @@ class Model:
             if part.provider == 0
             for split in range(part.first, part.end)
         ]
-        keys = {("", key) for key in book.expected(again)}
+        keys = {("", key) for key in book.promised(again)}
         assert missing <= keys or not book.split, f"nobody makes {sorted(missing - keys, key=repr)[:5]} again"
         book.uncertain |= keys
         self.seen.repeated += 1
