@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -65,6 +65,16 @@ _QUESTION_TIMEOUT_S = 2.0
 
 _QUESTION_INTERVAL_S = 10.0
 """How often a reader that gets nothing asks whether anybody answers."""
+
+
+class _LeftWith(NamedTuple):
+    """What a reader had when it left, because the dispatcher had counted it as lost."""
+
+    holdings: tuple[TaskHolding, ...]
+    returned: int
+    """Elements that had arrived and that it did not consume: they go to any reader."""
+    lost: int
+    """Those that no reader gets."""
 
 
 class ReadStage(JobReader):
@@ -138,6 +148,8 @@ class ReadStage(JobReader):
         self._consumption = ConsumptionTracker(self._tasks, keeps_digest=keeps_digest)
         self._tasks_lock = threading.RLock()
         self._closing = self._rejoined = self._only_reader = False
+        self._left_with: _LeftWith | None = None
+        """Set while it is to rejoin: its tasks are closed already, and the dispatcher may not answer at once."""
         self._halted_tasks: tuple[TaskInfo, ...] = ()
         self._last_holdings: tuple[TaskHolding, ...] = ()
         self._client_timeout_s = joined.client_timeout_ms / 1000
@@ -264,7 +276,7 @@ class ReadStage(JobReader):
     @property
     def registered(self) -> bool:
         """Whether the dispatcher still lists this client, as far as is known without a call."""
-        return self._inbox.refusal is None and not self._control.lapsed
+        return self._left_with is None and self._inbox.refusal is None and not self._control.lapsed
 
     def may_consume(self) -> bool:
         """Whether delivered but unconsumed elements still belong to this reader.
@@ -367,31 +379,43 @@ class ReadStage(JobReader):
     def _rejoin(self) -> None:
         """Join the iteration again if the dispatcher dropped this reader: the process was stopped, or the GIL held.
 
+        If the dispatcher does not answer, the next call tries again.
+
         Raises:
             NotFoundError: the iteration no longer exists.
         """
         with self._tasks_lock:
-            # Only a report was late: the dispatcher still lists this client, and nothing was reassigned.
-            if self._inbox.refusal is None and not self._dropped_by_dispatcher():
-                return
-            if self._ended or isinstance(self._inbox.refusal, CancelledError):
-                return
-            if self._inbox.refusal is not None and not isinstance(self._inbox.refusal, NotFoundError):
-                raise copy(self._inbox.refusal)
-            # The counts that workers can have read from the shared page. What is marked as consumed below came too
-            # late.
-            known_to_workers = self._tasks.consumed_counts()
-            # Operations downstream hold these elements and still deliver them, so other readers must not get them.
-            if self._consumption.held_downstream:
-                self._mark_all_consumed()
-            returned, lost = self._tasks.buffered_count(), self._tasks.orphaned_count()
-            holdings = (*self._tasks.consumed_holdings(known_to_workers), *self._tasks.orphaned_holdings())
-            self._tasks.close()
-            self._control.close(released=True)
-            joined = join(self._channel, self._dataset_id, self._options, previous=self._joined, holdings=holdings)
+            if self._left_with is None:
+                # Only a report was late: the dispatcher still lists this client, and nothing was reassigned.
+                if self._inbox.refusal is None and not self._dropped_by_dispatcher():
+                    return
+                if self._ended or isinstance(self._inbox.refusal, CancelledError):
+                    return
+                if self._inbox.refusal is not None and not isinstance(self._inbox.refusal, NotFoundError):
+                    raise copy(self._inbox.refusal)
+                self._leave_to_rejoin()
+            assert self._left_with is not None
+            holdings, returned, lost = self._left_with
+            # The dispatcher has a new client when it replies, so the reply must not be lost.
+            with INTERRUPTS.delayed_in_waits():
+                joined = join(self._channel, self._dataset_id, self._options, previous=self._joined, holdings=holdings)
             self._restart_as_new_client(joined, holdings)
             self._tasks.lost += lost
+            self._left_with = None
         notices.warn_rejoined(self._client_timeout_s, returned, lost)
+
+    def _leave_to_rejoin(self) -> None:
+        """Close all tasks, and keep what the dispatcher has to know of them when this reader rejoins."""
+        # The counts that workers can have read from the shared page. What is marked as consumed below came too late.
+        known_to_workers = self._tasks.consumed_counts()
+        # Operations downstream hold these elements and still deliver them, so other readers must not get them.
+        if self._consumption.held_downstream:
+            self._mark_all_consumed()
+        returned, lost = self._tasks.buffered_count(), self._tasks.orphaned_count()
+        holdings = (*self._tasks.consumed_holdings(known_to_workers), *self._tasks.orphaned_holdings())
+        self._left_with = _LeftWith(holdings, returned, lost)
+        self._tasks.close()
+        self._control.close(released=True)
 
     def _dropped_by_dispatcher(self) -> bool:
         """Ask whether the dispatcher has dropped this reader. False if the dispatcher cannot be reached."""

@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,9 +33,9 @@ from dsnb.errors import (
 )
 from dsnb.pipeline.engine.stage import as_list
 from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink
-from dsnb.wire.channel import Channel
-from dsnb.wire.messages import ReadRequest
-from dsnb.wire.methods import FOLLOW, PING
+from dsnb.wire.channel import Channel, open_channel
+from dsnb.wire.messages import ClientReport, ReadRequest
+from dsnb.wire.methods import FOLLOW, JOIN, PING
 from tests.support.cluster import Cluster
 from tests.support.reading import Gate
 from tests.support.transfers import no_route
@@ -390,6 +390,36 @@ def hanging() -> Iterator[None]:
             yield
         finally:
             over.set()
+
+
+def test_a_reader_that_is_back_and_cannot_rejoin_at_once_gets_nothing_twice(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells at its next attempt what it had consumed; the worker does not know all of that."""
+    monkeypatch.setattr("dsnb.client.reader.ACK_INTERVAL_S", 60.0)
+    monkeypatch.setattr("dsnb.client.reader.ack_thread.call_soon", lambda reader: None)
+    call = Channel.call
+
+    def refuse(channel: Channel, method: Any, *args: Any, **options: Any) -> Any:
+        if method is JOIN:
+            raise UnavailableError("no answer")
+        return call(channel, method, *args, **options)
+
+    policy = dsnb.distribute("distributed_epoch", cluster.service, job_name="j", data_transfer_protocol="grpc")
+    with closing(iter(dsnb.Dataset.range(200).apply(policy))) as elements:
+        found = [next(elements) for _ in range(50)]
+        state = cluster.dispatcher.debug_state()
+        [me], instance = state["clients"], state["instance"]
+        reports = [ClientReport(client_id=me, instance=instance), ClientReport(client_id=me, leaving=True)]
+        with closing(open_channel(cluster.address, cluster.dispatcher.token)) as channel:
+            list(channel.stream(FOLLOW, iter(reports), timeout=30.0))
+        wait_for(lambda: cluster.job("j").clients == 0, what="the dispatcher to give the reader up")
+        with mock.patch.object(Channel, "call", refuse), pytest.raises(UnavailableError, match="no answer"):
+            found.extend(elements)  # what has arrived comes first
+        with pytest.warns(DsnbWarning, match="was counted as lost"):
+            found.append(next(elements))
+        found += elements
+    assert sorted(found) == list(range(200))
 
 
 @pytest.fixture
