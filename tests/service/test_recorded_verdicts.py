@@ -44,6 +44,8 @@ SMALL_WINDOW, LARGE_WINDOW = ({"cross_trainer_cache_size_bytes": 8_000 * element
 TWO_PACES = {"slow": 0.05, "fast": 0.001}
 QUIET_SHARE = 0.03
 """Readers of the healthy run never wait for a larger share of their time, unless other programs disturb them."""
+MOST_LATE_S = 0.3
+"""A thread that sleeps wakes up less late than this, unless other programs disturb it."""
 
 
 class Reader:
@@ -92,6 +94,29 @@ class Reader:
                 first += 1
             most = max(most, waited / seconds)
         return most
+
+
+class Sleeper:
+    """A thread that sleeps all the time, and notes how late it wakes up at most."""
+
+    def __init__(self) -> None:
+        self.late_s = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sleep, name="test-sleeper", daemon=True)
+
+    def _sleep(self) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            self.late_s = max(self.late_s, time.monotonic() - due)
+            due = time.monotonic() + 0.05
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
 
 
 Scenario = tuple[dsnb.DataService, Sequence[Reader]]
@@ -176,7 +201,8 @@ class Run:
 def record(causes: Sequence[str], folder: Path, seconds: float) -> dict[str, Run]:
     """Run scenarios at the same time and record them, until a little after the readers have left.
 
-    Records again, at most twice, if other programs of the machine kept the healthy scenario's readers waiting.
+    Records again, at most twice, if other programs of the machine kept this one, or the healthy scenario's readers,
+    waiting.
     """
     runs, quiet = record_once(causes, folder / "0", seconds)
     for attempt in "12":
@@ -186,19 +212,21 @@ def record(causes: Sequence[str], folder: Path, seconds: float) -> dict[str, Run
 
 
 def record_once(causes: Sequence[str], folder: Path, seconds: float) -> tuple[dict[str, Run], bool]:
-    """The recorded runs, and whether nobody waited in the healthy one."""
+    """The recorded runs, and whether nothing disturbed them: nobody waited in the healthy one, nor slept too long."""
     folder.mkdir()
     runs = {cause: Run(folder / f"{cause}.db") for cause in causes}
     with ExitStack() as services:
         started = {cause: services.enter_context(SCENARIOS[cause]()) for cause in causes}
         for cause, (service, _) in started.items():
             services.enter_context(service.record(runs[cause].path, every=EVERY_S))
-        read_and_explain(runs, started, seconds)
+        with Sleeper() as sleeper:
+            read_and_explain(runs, started, seconds)
         for service, _ in started.values():
             left = service.wait_until(lambda now: not any(job.clients for job in now.jobs), 60).time
             service.wait_until(lambda now, left=left: now.time > left + EXPLAIN_S, 60)
     healthy_readers = started["none"][1] if "none" in started else []
-    return runs, all(one.longest_wait_share(1.0) < QUIET_SHARE for one in healthy_readers)
+    undisturbed = all(one.longest_wait_share(1.0) < QUIET_SHARE for one in healthy_readers)
+    return runs, undisturbed and sleeper.late_s < MOST_LATE_S
 
 
 def read_and_explain(runs: Mapping[str, Run], started: Mapping[str, Scenario], seconds: float) -> None:
@@ -236,8 +264,10 @@ def check(cause: str, run: Run) -> None:
         replay = Replay(reader)
         replay.play(on=False)
         page = PageSession(replay)
-        last = reader.times()[-1]
-        first = run.began + SETTLED_S
+        times = reader.times()
+        last = times[-1]
+        # `explain()` looks back so far, and the first snapshots of a busy process may come late.
+        first = max(run.began + SETTLED_S, next(at for at in times if at - EXPLAIN_S >= times[0]))
         for at in np.linspace(first, last, CUTS):
             check_cut(cause, cut(run, at), page_text(page, replay, at), run.path.with_suffix(".html"))
 
