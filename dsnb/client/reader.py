@@ -288,7 +288,7 @@ class ReadStage(JobReader):
         """
         if self._consumption.held_downstream or self._ended or self.registered:
             return True
-        if self._inbox.refusal is not None:
+        if self._left_with is not None or self._inbox.refusal is not None:
             return False
         with self._tasks_lock:
             return not self._dropped_by_dispatcher()
