@@ -240,13 +240,18 @@ class Connection:
         return self._intact
 
     def send(self, sender: Process, message: Any) -> None:
-        """Send a message to the other end. It arrives after all earlier ones, or never."""
+        """Send a message to the other end. It arrives after all earlier ones of its stream, or never.
+
+        A call is a stream of its own: what it asks and is answered may overtake other messages, and be overtaken.
+        """
         receiver = self._ends[sender is self._ends[0]]
         delay_s = self._latency_s + self._random.expovariate(1 / 0.002)
         if self._random.random() < _RARE_DELAY:
             delay_s += self._random.random()
-        arrival = max(self._last_arrival[receiver.name], self._world.now + delay_s)
-        self._last_arrival[receiver.name] = arrival
+        arrival = self._world.now + delay_s
+        if not isinstance(message, (Call, Reply)):
+            arrival = max(self._last_arrival[receiver.name], arrival)
+            self._last_arrival[receiver.name] = arrival
         sent = self._world.sent.setdefault(self.name, [])
         if (self.name, len(sent)) == self._world.breaks_at:
             self.fail()
