@@ -15,7 +15,7 @@ from tests.simulation.client import SimClient, SimTaskServer
 from tests.simulation.dispatcher import SimDispatcher
 from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.worker import SimWorker
-from tests.simulation.world import Process, World
+from tests.simulation.world import Member, Process, World
 
 LIMIT_S = 300.0
 """Most simulated seconds that an epoch of the usual pace may take. Each lease is 10 s, others wait up to a minute for a
@@ -168,7 +168,7 @@ class Service:
     def _attack_client(self, event: Event, client: SimClient) -> None:
         match event.fault:
             case Fault.SUSPEND_CLIENT:
-                client.suspend(event.seconds)
+                self._suspend(event, client)
             case Fault.PARTITION_CLIENT:
                 client.cut_off(event.seconds)
             case _:
@@ -176,12 +176,18 @@ class Service:
                 client.kill()
 
     @staticmethod
-    def _attack_worker(event: Event, worker: SimWorker) -> None:
+    def _suspend(event: Event, member: Member) -> None:
+        if event.victim >> 8 & 1:
+            member.suspend(event.seconds)
+        else:
+            member.suspend_in_call(event.seconds)
+
+    def _attack_worker(self, event: Event, worker: SimWorker) -> None:
         match event.fault:
             case Fault.KILL_WORKER:
                 worker.kill()
             case Fault.SUSPEND_WORKER:
-                worker.suspend(event.seconds)
+                self._suspend(event, worker)
             case Fault.PARTITION_WORKER:
                 worker.cut_off(event.seconds)
             case Fault.STOP_WORKER:

@@ -262,7 +262,11 @@ class Connection:
             self._world.note(f"lost, {sender.name} to {receiver.name}: ", message)
 
     def _deliver(self, sender: Process, receiver: Process, message: Any) -> None:
-        if self._intact:
+        if isinstance(message, Reply) and receiver.suspended_until == self._world.now > 0:
+            # The thread that waits for it may run long after the others of a process that was suspended.
+            delay_s = self._random.expovariate(1 / 0.1)
+            self._world.at(self._world.now + delay_s, receiver, lambda: self._deliver(sender, receiver, message))
+        elif self._intact:
             self._world.note(f"{sender.name} to {receiver.name}: ", message)
             receiver.receive(self, message)
         else:
@@ -307,6 +311,8 @@ class Member(Process):
         self._calls: dict[int, tuple[Any, Callable[[Any], None]]] = {}
         self._call_numbers = itertools.count()
         self._cut_off_until = 0.0
+        self._suspension_s = 0.0
+        """For how long to suspend it at its next call."""
 
     @abstractmethod
     def report(self) -> Any | None:
@@ -317,6 +323,13 @@ class Member(Process):
         number = next(self._call_numbers)
         self._calls[number] = request, handle
         self.dispatcher_connection.send(self, Call(number, request))
+        if self._suspension_s:
+            self.suspend(self._suspension_s)
+            self._suspension_s = 0.0
+
+    def suspend_in_call(self, seconds: float) -> None:
+        """Stop it for so many seconds when it waits for an answer, which it seldom does at a random moment."""
+        self._suspension_s = seconds
 
     def handle_reply(self, reply: Reply) -> None:
         """Pass a reply on to the caller."""
