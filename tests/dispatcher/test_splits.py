@@ -496,6 +496,22 @@ def test_a_worker_that_comes_back_is_believed_of_the_present_incarnation_only(in
     assert (service.core.state.export() != before) == believed
 
 
+@pytest.mark.parametrize("incarnation", [0, 1, 2])
+def test_a_worker_begins_what_the_journal_knows_although_it_has_a_later_incarnation(incarnation: int) -> None:
+    """A worker takes an order of an earlier incarnation than it has for one that comes late."""
+    service, [worker, _], [task, _] = two_at_work()
+    tasks = (TaskReport(task_id=task.task_id, incarnation=incarnation),)
+    arrival = e.WorkerArrives(report=replace(worker.arrival().report, tasks=tasks))
+    ordered = [
+        instruction
+        for instruction in service.core.handle(arrival, service.now).instructions
+        if isinstance(instruction, e.DropTask | e.StartTask)
+    ]
+    drop = e.DropTask(worker=worker.uid, task_id=task.task_id, incarnation=2)
+    start = e.StartTask(worker=worker.uid, task_id=task.task_id)
+    assert ordered == {0: [start], 1: [], 2: [drop, start]}[incarnation]
+
+
 @pytest.mark.parametrize("change", ["a worker dies", "a worker joins"])
 def test_a_pass_that_all_clients_have_read_is_finished_although_workers_come_and_go_before_it_is_reported(
     change: str,

@@ -90,10 +90,14 @@ def _reconnect(core: Context, worker: Worker, report: WorkerReport) -> None:
     """Bring a worker up to date that kept its state while it was disconnected."""
     _update_static_index(core, worker)
     reported = {(task.task_id, task.incarnation): task for task in report.tasks}
+    newest = {task.task_id: task.incarnation for task in report.tasks}
     for task in core.state.tasks_of(report.uid):
         # A report of an earlier incarnation says nothing about the splits of this one, which has yet to begin.
         known = reported.get((task.task_id, task.incarnation))
         if known is None:
+            if (later := newest.get(task.task_id, 0)) > task.incarnation:
+                # A power failure took the end of the journal. The worker would take the order for one that comes late.
+                core.instruct(e.DropTask(worker=report.uid, task_id=task.task_id, incarnation=later))
             core.instruct(e.StartTask(worker=report.uid, task_id=task.task_id))
         else:  # the job may have been paused or resumed while the worker was disconnected
             core.instruct(e.UpdateTask(worker=report.uid, task_id=task.task_id))
