@@ -103,6 +103,9 @@ class ReadStage(JobReader):
 
     closes_slowly = True
 
+    _left_with: _LeftWith | None = None
+    """Set while it is to rejoin: its tasks are closed already, and the dispatcher may not answer at once."""
+
     def __init__(
         self,
         service: ServiceAddress,
@@ -148,19 +151,16 @@ class ReadStage(JobReader):
         self._consumption = ConsumptionTracker(self._tasks, keeps_digest=keeps_digest)
         self._tasks_lock = threading.RLock()
         self._closing = self._rejoined = self._only_reader = False
-        self._left_with: _LeftWith | None = None
-        """Set while it is to rejoin: its tasks are closed already, and the dispatcher may not answer at once."""
         self._halted_tasks: tuple[TaskInfo, ...] = ()
         self._last_holdings: tuple[TaskHolding, ...] = ()
         self._client_timeout_s = joined.client_timeout_ms / 1000
         self._clock = JobClock(paused=bool(joined.paused_by))
         self._began = self._clock()
-        self._active_ns, self._acknowledge_at = 0, 0.0
+        self._active_ns, self._acknowledge_at, self._confirm_at = 0, 0.0, 0.0
         self._waits = Stopwatch(self._clock)
         self._reachable_at = self._asked_at = time.monotonic()
         self._unanswered_s = 0.0
         """For how long nobody has answered in the present wait."""
-        self._confirm_at = 0.0
         self._unconfirmed_since: float | None = None
         self._control = self._open_control_stream(joined)
         self._start_reading(joined)
