@@ -13,8 +13,9 @@ It decides nothing that dsnb decides.
 
 A process can be killed and started again, suspended and resumed (what arrives meanwhile waits), and its clock can jump.
 A `Connection` joins two processes. It delivers the messages of each direction in the order of sending, each after some
-latency; different connections overtake each other. When it breaks, messages on their way are lost, and so is everything
-that a side sends until it notices. Each side notices a while later, at its own time. A dead process notices nothing.
+latency, except for calls and their answers, which overtake other messages and are overtaken; different connections
+overtake each other. When it breaks, messages on their way are lost, and so is everything that a side sends until it
+notices. Each side notices a while later, at its own time. A dead process notices nothing.
 
 Each member (worker or client) has one connection to the dispatcher, for its reports and its calls. A call has a number.
 It is repeated over the next connection if it was not answered, so a request may reach the dispatcher twice. Each client
