@@ -101,7 +101,7 @@ class WorkerServer:
         self._fetching: dict[str, int] = {}
         """Tasks that readers opened before the order arrived, with the number of `_fetch` calls under way."""
         self._dropped_while_fetching: dict[str, int] = {}
-        """Tasks in `_fetching` for which an order to drop them arrived meanwhile."""
+        """Tasks in `_fetching` for which an order to drop them arrived meanwhile, with the incarnation to drop."""
         self._last_reports: list[TaskReport] = []
         self._notices: list[str] = []
         """Warnings for the events of the service, sent with the next report."""

@@ -177,6 +177,7 @@ class Service:
 
     @staticmethod
     def _suspend(event: Event, member: Member) -> None:
+        """Suspend it now or in its next call, as a bit of the event says that does not choose the victim."""
         if event.victim >> 8 & 1:
             member.suspend(event.seconds)
         else:
