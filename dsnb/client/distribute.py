@@ -65,6 +65,7 @@ def distribute(
     world_size: int | None = None,
     at_end: str | None = None,
     on_worker_loss: str | None = None,
+    weight: float = 1.0,
 ) -> Callable[[Dataset], Dataset]:
     """Run all operations before this one on the workers of a service; for `Dataset.apply`, as in the tf.data service.
 
@@ -104,6 +105,9 @@ def distribute(
             from their beginning, so that elements may come twice and none is missing. "drop": never produce anything
             again that was partly delivered. "raise": as None, but lost data raise a `DataLossError`; the next `next`
             continues with the others.
+        weight: The job's share of processors that its workers lack: a job that needs less than its part gets what it
+            needs, and the others divide the rest by their weights. All clients of a job pass the same weight. See
+            docs/several_jobs.md.
 
     Returns:
         A function from dataset to dataset. The new dataset has the elements of the old one, in an order that holds
@@ -141,6 +145,7 @@ def distribute(
         world_size=world_size,
         at_end=at_end,
         on_worker_loss=on_worker_loss,
+        weight=weight,
     )
     address: ServiceAddress = service
 
@@ -232,6 +237,7 @@ def from_dataset_id(
     world_size: int | None = None,
     at_end: str | None = None,
     on_worker_loss: str | None = None,
+    weight: float = 1.0,
 ) -> Dataset:
     """Read a registered dataset; as in the tf.data service.
 
@@ -253,6 +259,7 @@ def from_dataset_id(
         world_size: As for `distribute`.
         at_end: As for `distribute`.
         on_worker_loss: As for `distribute`.
+        weight: As for `distribute`.
 
     Raises:
         NotFoundError: no dataset has that id.
@@ -282,6 +289,7 @@ def from_dataset_id(
         world_size=world_size,
         at_end=at_end,
         on_worker_loss=on_worker_loss,
+        weight=weight,
     )
     address: ServiceAddress = service
     with _TemporaryChannel(address) as channel:

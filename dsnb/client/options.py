@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dsnb.arguments import Rule, instance, integer, one_of, optional, short_repr, text
+from dsnb.arguments import Rule, instance, integer, number, one_of, optional, short_repr, text
 from dsnb.client.ranks import AUTO_RANK, this_rank
 from dsnb.client.trainer_cache import CrossTrainerCache
 from dsnb.elements.compression import AUTO, CODECS, NONE, load_codec
@@ -103,6 +103,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What readers in step do with a last round that lacks elements: "drop", "pad" or "repeat"."""
     on_worker_loss: str = ""
     """The argument `on_worker_loss` of `distribute`; empty for None."""
+    weight: float = 1.0
+    """The argument `weight` of `distribute`."""
     split_cache: str = ""
     """The operation of the pipeline that caches splits in the memory of each worker process; empty if there is none."""
     ordered: bool = False
@@ -263,6 +265,7 @@ READ_RULES: Final[Mapping[str, Rule]] = {
     "world_size": optional(integer(1)),
     "at_end": optional(one_of(DROP, PAD, REPEAT)),
     "on_worker_loss": optional(one_of(REPLAY, REPEAT, DROP, RAISE)),
+    "weight": number("pass a positive number, as in weight=2", above=0.0, most=1e6),
     "max_outstanding_requests": optional(integer(1, hint="pass 1 or more, or leave it out")),
     "data_transfer_protocol": transfer_protocol,
     "cross_trainer_cache": optional(instance(CrossTrainerCache, hint='pass dsnb.CrossTrainerCache("lr=0.1")')),
@@ -287,6 +290,7 @@ def read_options(
     world_size: int | None = None,
     at_end: str | None = None,
     on_worker_loss: str | None = None,
+    weight: float = 1.0,
 ) -> ReadOptions:
     """Combine the arguments, each already checked by its rule in `READ_RULES`.
 
@@ -333,6 +337,7 @@ def read_options(
         num_consumers=num_consumers or 0,
         at_end=(at_end or DROP) if num_consumers else "",
         on_worker_loss=on_worker_loss or "",
+        weight=weight,
     )
 
 

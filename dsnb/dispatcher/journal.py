@@ -34,7 +34,7 @@ from dsnb.errors import (
 from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.sqlite import DATABASE_FULL, Database, DatabaseKind, error_code
 
-FORMAT = 7
+FORMAT = 8
 """The format version; increased when an older dsnb could not read what this one writes."""
 
 _MIN_TAIL_BYTES = 64 << 10

@@ -79,6 +79,7 @@ class JobCreated(Stored, frozen=True, kw_only=True):
     ranks: int = 0
     at_end: str = ""
     on_worker_loss: str = ""
+    weight: float = 1.0
 
 
 class JobForgotten(Stored, frozen=True, kw_only=True):

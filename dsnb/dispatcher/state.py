@@ -176,6 +176,7 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
     ranks: int = 0
     at_end: str = ""
     on_worker_loss: str = ""
+    weight: float = 1.0
     iterations: dict[int, Iteration] = msgspec.field(default_factory=dict)
     archived_iterations: Ranges = msgspec.field(default_factory=Ranges)
     """Numbers of finished iterations of which nothing else is kept but the receipt."""

@@ -20,7 +20,14 @@ from dsnb.monitor.formatting import (
     plural,
     wait_level,
 )
-from dsnb.monitor.remedies import busy_cpus_text, cpu_bound_remedy, scale_remedy, speed_up_remedy, workers_remedy
+from dsnb.monitor.remedies import (
+    busy_cpus_text,
+    cpu_bound_remedy,
+    scale_remedy,
+    shared_workers_remedy,
+    speed_up_remedy,
+    workers_remedy,
+)
 
 SATURATED_SHARE = 0.7
 """Workers that work for at least this share of the time are saturated."""
@@ -47,6 +54,8 @@ _HIGH_LATE_S = 0.002
 _ACTIVE_CPUS = 0.1
 """CPUs; if a process uses less than this, other processes keep the machine busy, and the GIL is not the cause."""
 _BUSY_LOOP_SHARE = 0.2
+_HELD_BACK_SHARE = 0.2
+_MOST_NAMES = 3
 _FULL_WINDOW_SHARE = 0.75
 _STRAGGLER_RATIO = 0.5
 _MIN_ELEMENTS = 5
@@ -148,6 +157,23 @@ def _slow_consumer(evidence: Evidence) -> Cause | None:
         text=f"A round is for all consumers, and {slowest.trainer_id} spends {format_share(its.own_loop_share)} of its "
         f"time in its own loop, at {format_rate(its.consumed)}.",
         remedy="Make that loop faster, or the consumers' work equal (bucket_by_sequence_length before distribute).",
+    )
+
+
+def _held_back(evidence: Evidence) -> Cause | None:
+    """The workers hold the job back, so that other jobs get their shares of the processors."""
+    held_back, others = evidence.job_rates.held_back, evidence.other_jobs
+    if held_back < _HELD_BACK_SHARE or not others:
+        return None
+    names = [f"job {job.name!r} (weight {job.weight:g})" for job in others[:_MOST_NAMES]]
+    more = [plural(len(others) - _MOST_NAMES, "more job")] if len(others) > _MOST_NAMES else []
+    return Cause(
+        cause="other jobs",
+        subject=others[0].name if len(others) == 1 else "",
+        text=f"{plural(len(evidence.workers), 'worker')} hold{'s' if len(evidence.workers) == 1 else ''} it back "
+        f"{format_share(held_back)} of the time, so that others get their shares of the processors: "
+        f"{', '.join([*names, *more])}.{busy_cpus_text(evidence)}",
+        remedy=shared_workers_remedy(evidence),
     )
 
 
@@ -298,6 +324,7 @@ CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     _window_held_by_trainer,
     _gil_contention,
     _slow_consumer,
+    _held_back,
     _link_bound,
     decode_bound,
     convert_bound,

@@ -53,6 +53,16 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return [worker for worker in self.snapshot.workers if worker.name in names]
 
     @property
+    def other_jobs(self) -> list[JobStatus]:
+        """The other jobs for which these workers produce now."""
+        names = {worker.name for worker in self.workers}
+        return [
+            job
+            for job in self.snapshot.jobs
+            if job.name != self.job.name and any(t.state == "running" and t.worker in names for t in job.tasks)
+        ]
+
+    @property
     def stages(self) -> list[tuple[StageReport, StageRates]]:
         return list(zip(self.job.stages, self.job_rates.stages, strict=False))
 

@@ -65,13 +65,19 @@ class StageRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRates(msgspec.Struct, frozen=True, kw_only=True):
-    """One job between two snapshots; `by_worker` are elements produced per second for this job."""
+    """One job between two snapshots.
+
+    Attributes:
+        by_worker: Elements that each worker produced for it, per second.
+        held_back: The share of the time for which its running tasks were held back, on average.
+    """
 
     produced: float = 0.0
     consumed: float = 0.0
     by_worker: Mapping[str, float] = msgspec.field(default_factory=dict)
     trainers: Mapping[str, TrainerRates] = msgspec.field(default_factory=dict)
     stages: tuple[StageRates, ...] = ()
+    held_back: float = 0.0
 
     @property
     def fastest_trainer(self) -> TrainerRates | None:
@@ -171,7 +177,15 @@ def _job(before: JobStatus | None, after: JobStatus, span: float) -> JobRates:
         by_worker=_by_worker(before.tasks if before else (), after.tasks, span),
         trainers={t.trainer_id: _trainer(trainers.get(t.trainer_id), t, span) for t in after.trainers},
         stages=_stages(before.stages if before else (), after.stages, span),
+        held_back=_held_back(before.tasks if before else (), after.tasks, span),
     )
+
+
+def _held_back(before: tuple[TaskStatus, ...], after: tuple[TaskStatus, ...], span: float) -> float:
+    known = {(task.task_id, task.incarnation): task.held_back_ns for task in before}
+    running = [task for task in after if task.state == "running"]
+    held = sum(_increase(known.get((task.task_id, task.incarnation), 0), task.held_back_ns) for task in running)
+    return min(1.0, held / 1e9 / span / len(running)) if running else 0.0
 
 
 def _by_worker(before: tuple[TaskStatus, ...], after: tuple[TaskStatus, ...], span: float) -> Mapping[str, float]:

@@ -39,6 +39,14 @@ def cpu_bound_remedy(evidence: Evidence, stage: StageReport | None = None) -> st
     )
 
 
+def shared_workers_remedy(evidence: Evidence) -> str:
+    """The remedy if other jobs use a part of the workers that this one needs."""
+    weight = f"Give it a larger share: distribute(..., weight={2 * evidence.job.weight:g})"
+    if evidence.cpu_capacity.exhausted:
+        return f"{weight}. Or add workers on other machines (`dsnb worker --help`)."
+    return f"{weight}. Or add workers: {scale_remedy(evidence)}"
+
+
 def scale_remedy(evidence: Evidence) -> str:
     """How to get as many workers as the demand needs at the present rate of each, or as many as the CPUs can run."""
     current_workers = max(1, len(evidence.workers))

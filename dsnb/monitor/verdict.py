@@ -3,10 +3,10 @@
 Theory of operation. Two snapshots a few seconds apart show how each reader spent its time: waiting, building elements
 from received data, or in its own loop. If no reader waits for long, the job is not input-bound. If one does, the
 possible causes are checked in the order in which one hides the next: no workers; another trainer holds the window; GIL
-contention; another consumer of the round is slow; the network; the reader's own decoding, or its copies to a device;
-one worker slower than the others; saturated workers, by one operation or by all, and perhaps the CPUs too; the overhead
-of requesting and transferring elements. The first that applies is the verdict. Elements that trainers lose, or will
-lose soon, get a verdict of their own, because they cost data and not time.
+contention; another consumer of the round is slow; other jobs on the same workers; the network; the reader's own
+decoding, or its copies to a device; one worker slower than the others; saturated workers, by one operation or by all,
+and perhaps the CPUs too; the overhead of requesting and transferring elements. The first that applies is the verdict.
+Elements that trainers lose, or will lose soon, get a verdict of their own, because they cost data and not time.
 
 Pure: no clock, no service.
 """
@@ -57,7 +57,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         level: "good" (nothing to do), "warn" or "bad".
-        cause: "none", "paused", "no workers", "holder", "interpreter", "consumer", "link", "client",
+        cause: "none", "paused", "no workers", "holder", "interpreter", "consumer", "other jobs", "link", "client",
             "conversion", "worker", "operation", "workers", "processors", "demand", "window", "loss", "evicted" or
             "ended".
         job: The name of the job.

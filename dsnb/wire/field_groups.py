@@ -31,6 +31,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
         ranks: The number of ranks that read in the order of the splits, each its elements; 0 for other reads.
         at_end: The argument `at_end` of `distribute`; empty unless there are consumers or ranks.
         on_worker_loss: The argument `on_worker_loss` of `distribute`; empty for None.
+        weight: The argument `weight` of `distribute`.
     """
 
     mode: str = ""
@@ -41,6 +42,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int = 0
     at_end: str = ""
     on_worker_loss: str = ""
+    weight: float = 1.0
 
 
 class ReaderCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +129,7 @@ class TaskProgress(LogProgress, frozen=True, kw_only=True):
         errors: Elements that were replaced by an error.
         spill_bytes: Bytes on disk, for trainers that fall behind with `on_lag="spill"`.
         compression: The codec for readers that use gRPC, and why it was chosen; empty while there are none.
+        held_back_ns: For how long its worker held it back, so that other jobs get their shares of the processors.
     """
 
     window_bytes: int = 0
@@ -134,6 +137,7 @@ class TaskProgress(LogProgress, frozen=True, kw_only=True):
     errors: int = 0
     spill_bytes: int = 0
     compression: str = ""
+    held_back_ns: int = 0
 
 
 class CacheCounters(msgspec.Struct, frozen=True, kw_only=True):

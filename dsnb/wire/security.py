@@ -80,7 +80,7 @@ from dsnb.errors import (
 )
 from dsnb.storage.failpoints import Failpoint
 
-PROTOCOL_VERSION: Final = "6"
+PROTOCOL_VERSION: Final = "7"
 HELLO_PATH: Final = "/dsnb.v1.Dispatcher/Hello"
 VERSION_HEADER: Final = "dsnb-version"
 PROOF_HEADER: Final = "dsnb-proof-bin"

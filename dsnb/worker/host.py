@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 
 _MIB = 1 << 20
@@ -123,8 +124,18 @@ class LatencyProbe:
 
 def _queued_ns() -> int:
     """Nanoseconds that this thread has spent ready to run but waiting for a processor; 0 if unknown."""
+    times = thread_times(threading.get_native_id())
+    return times[1] if times is not None else 0
+
+
+def thread_times(native_id: int) -> tuple[int, int] | None:
+    """How long a thread of this process has run, and was ready to run and waited for a processor, in nanoseconds.
+
+    None if it is gone, or the system does not tell.
+    """
     try:
-        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
-            return int(file.read().split()[1])
-    except OSError:
-        return 0
+        with open(f"/proc/self/task/{native_id}/schedstat", encoding="ascii") as file:
+            ran, queued, _ = file.read().split()
+            return int(ran), int(queued)
+    except (OSError, ValueError):
+        return None

@@ -72,8 +72,17 @@ class FrameReceiver(Protocol):
         """The present limits; a new object whenever they change."""
         ...
 
+    @property
+    def paced(self) -> bool:
+        """Whether the pipeline is held back between its elements."""
+        ...
+
     def wait_for_room(self) -> bool:
         """Wait until another frame is wanted; False if production must stop."""
+        ...
+
+    def run_length(self, most: int) -> int:
+        """How many elements to pull at once, at most `most`."""
         ...
 
     def on_pulled(self, pending: int) -> None:
@@ -173,7 +182,7 @@ class Producer(threading.Thread):
             idle = not self._pending_count
             if not self._wait_for_room():
                 return
-            want = max(1, min(self._want, self._max_run_elements - self._pending_count))
+            want = self._receiver.run_length(max(1, min(self._want, self._max_run_elements - self._pending_count)))
             began = time.monotonic()
             if self._shows_partial_results and want > 1:
                 self._pulling_since = began
@@ -225,7 +234,7 @@ class Producer(threading.Thread):
     def _wait_for_room(self) -> bool:
         """Wait until another frame is wanted; False if production must stop. Asks only if frames were added since."""
         added = self._added
-        if self._added_when_wanted != added:
+        if self._added_when_wanted != added or self._receiver.paced:
             if not self._receiver.wait_for_room():
                 return False
             self._added_when_wanted = added

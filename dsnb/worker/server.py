@@ -47,6 +47,7 @@ from dsnb.wire.security import Guard
 from dsnb.wire.server import GrpcServer
 from dsnb.wire.threads import OnDemandExecutor
 from dsnb.worker.config import WorkerConfig
+from dsnb.worker.fair_shares import FairShares
 from dsnb.worker.host import LatencyProbe, rss_bytes
 from dsnb.worker.host_meter import HOST_METER
 from dsnb.worker.peeking import peek
@@ -108,6 +109,7 @@ class WorkerServer:
         self._released = 0
         """The number of the last `ClientRelease` order that was carried out."""
         self._latency_probe = LatencyProbe()
+        self._fair_shares = FairShares()
         self._definition_cache = DefinitionCache()
         self._background = OnDemandExecutor("dsnb-splits")
         self._server: GrpcServer | None = None
@@ -522,6 +524,7 @@ class WorkerServer:
                 else None,
                 packed=packed,
                 opened_files=opened_files,
+                pace=self._fair_shares.pace(order.job_name),
             )
             self._tasks[order.task_id] = task
             self._share_budget()
@@ -601,6 +604,7 @@ class WorkerServer:
             notices, self._notices = tuple(self._notices), []
             self._stopping_tasks = [task for task in self._stopping_tasks if not task.join(0.0)]
             self._share_budget()
+        self._fair_shares.update(tasks, time.monotonic())
         for task in tasks:
             task.tick(time.monotonic())
         if self.config.isolation == "thread":

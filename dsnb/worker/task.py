@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ from dsnb.elements.frame import Array, Frame
 from dsnb.errors import CancelledError, InvalidArgumentError, NotFoundError, UnavailableError
 from dsnb.pipeline.engine.stage import Stage
 from dsnb.pipeline.split_order import UnitStage
+from dsnb.stopwatch import Stopwatch
 from dsnb.storage.failpoints import Failpoint
 from dsnb.transfer.protocol import FrameSlice, LinkStats, Sink
 from dsnb.wire.field_groups import LogProgress, shared
@@ -34,7 +36,9 @@ from dsnb.wire.schedule import Leftovers
 from dsnb.wire.unit_mark import UnitMark
 from dsnb.worker.arena import Arena
 from dsnb.worker.element_log import ElementLog
+from dsnb.worker.fair_shares import TASK_THREAD_PREFIX
 from dsnb.worker.pipeline_loader import seek_to_position
+from dsnb.worker.processor_shares import Pace
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, FrameLimits, Producer
 from dsnb.worker.reporting import RateMeter, ResumeReporter, stage_reports, trainer_reports, update_rates
 from dsnb.worker.round_log import RoundLog
@@ -71,6 +75,7 @@ class Task:
         spill: Disk storage for trainers with `on_lag="spill"`.
         packed: Whether the readers are in other processes.
         opened_files: Where the pipeline records the files that it opens; None if it does not.
+        pace: Holds the producer back, so that other jobs get their shares of the processors; None never does.
         make_producer: Makes what runs the pipeline, with the arguments of `Producer`.
     """
 
@@ -87,6 +92,7 @@ class Task:
         spill: Spill | None = None,
         packed: bool = False,
         opened_files: OpenedFiles | None = None,
+        pace: Pace | None = None,
         make_producer: Callable[..., Producer] = Producer,
     ) -> None:
         self.order = order
@@ -118,12 +124,17 @@ class Task:
         self._arena = Arena(2 * capacity) if self._packs_kept_frames else None
         self.limits = self._limits()
         name, make, begin = (
-            f"dsnb-task-{order.task_id}",
+            f"{TASK_THREAD_PREFIX}{order.task_id}",
             partial(build, self.allocate),
             self._seek,
         )
         self._producer = make_producer(name, make, self, error_context, packed=packed, seek=begin)
         self._feed = feed
+        self._pace = pace or Pace()
+        self._held_back = Stopwatch()
+        """How long the producer waited for its pace."""
+        self._made = self._log.head
+        """How many elements the pipeline has made, with those that are not in the log yet."""
         self._on_change = on_change
         self._started = self._stopped = self._end_noted = self._closing_noted = False
         self._paused = order.paused
@@ -395,9 +406,27 @@ class Task:
 
     def wait_for_room(self) -> bool:
         with self._lock:
-            while not (self._stopped or self.wants_frame()):
-                self._changed.wait()
+            while not (self._stopped or self._may_produce()):
+                self._changed.wait(self._pace.pause(time.monotonic()) if self._held_back.running else None)
+            self._held_back.stop()
             return not self._stopped
+
+    @property
+    def paced(self) -> bool:
+        return self._pace.per_s is not None
+
+    def run_length(self, most: int) -> int:
+        return self._pace.run_length(most)
+
+    def _may_produce(self) -> bool:
+        """Whether a frame is wanted and the pace allows it; measures for how long only the pace is in the way."""
+        if not self.wants_frame():
+            self._held_back.stop()
+            return False
+        if self._pace.pause(time.monotonic()):
+            self._held_back.start()
+            return False
+        return True
 
     def wants_frame(self) -> bool:
         """Whether another frame should be produced now."""
@@ -421,9 +450,12 @@ class Task:
         return [session.sink for session in list(self._sessions.values())]
 
     def on_pulled(self, pending: int) -> None:
-        if self._feed is not None:
-            with self._lock:
-                self._feed.mark_produced(self._log.head + pending)
+        with self._lock:
+            made = self._log.head + pending
+            self._pace.note(made - self._made, time.monotonic())
+            self._made = made
+            if self._feed is not None:
+                self._feed.mark_produced(made)
 
     @cached_property
     def _elements_are_shared(self) -> bool:
@@ -575,6 +607,7 @@ class Task:
                 window_bytes=log.nbytes,
                 capacity_bytes=log.capacity,
                 errors=self._errors,
+                held_back_ns=self._held_back.ns,
                 sent_elements=self._sent_elements,
                 sent_bytes=self._sent_bytes,
                 trainers=trainers,
@@ -662,6 +695,23 @@ class Task:
         """Whether any client is connected to read this task. Others may come back to theirs, or may have died."""
         with self._lock:
             return any(session.sink.connected for session in self._sessions.values())
+
+    @property
+    def producing(self) -> bool:
+        """Whether its pipeline runs: it has begun, is not over, and was not stopped."""
+        with self._lock:
+            return self._started and not self._stopped and not self._log.finished
+
+    @property
+    def produced(self) -> int:
+        """How many elements its pipeline has made."""
+        with self._lock:
+            return self._made - self._log.first
+
+    @property
+    def held_back_ns(self) -> int:
+        """For how long its pace has held it back."""
+        return self._held_back.ns
 
     def consumed_by(self, client: str) -> int | None:
         """How many elements a client is known to have consumed; None if it does not read this task."""

@@ -51,6 +51,8 @@ def _parameter_differences(job: Job, request: JoinRequest) -> list[str]:
     if job.on_worker_loss != request.on_worker_loss:
         existing, given = job.on_worker_loss or None, request.on_worker_loss or None
         differ.append(f"Existing on_worker_loss: <{existing}>; got <{given}>")
+    if job.weight != request.weight:
+        differ.append(f"Existing weight: <{job.weight:g}>; got <{request.weight:g}>")
     if job.cached != request.cached:
         differ.append(f"Existing cross-trainer cache: {_ENABLED_TEXT[job.cached]}; got {_ENABLED_TEXT[request.cached]}")
     if job.target_workers != request.target_workers:

@@ -33,6 +33,7 @@ def task_order(core: Context, task: Task) -> TaskOrder:
         num_consumers=job.num_consumers,
         definition=core.state.datasets[job.dataset_id].definition,
         leftovers=_leftovers(iteration, task.task_id),
+        weight=job.weight,
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from dsnb.elements.allocation import Allocator
 from dsnb.errors import CancelledError, UserCodeError
 from dsnb.pipeline.engine.function_location import add_location_note, add_unpacking_note
-from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
+from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS, stage_thread_name
 from dsnb.pipeline.engine.ownership import all_immutable, ensure_owned, ensure_run_owned
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.system_limits import start_thread
@@ -149,7 +149,7 @@ class ThreadedCalls:
     all calls of a stage: generators may own objects (a database cursor) that must stay on one thread.
 
     Args:
-        name: Suffix of the thread's name, after the puller's name.
+        name: The end of the thread's name.
         extend: Makes the calls.
     """
 
@@ -178,8 +178,7 @@ class ThreadedCalls:
     def start_run(self, run: list[Any]) -> None:
         """Start a run of calls; only when idle."""
         if self._thread is None:
-            name = f"{threading.current_thread().name}-{self._name}"  # includes the task's name on a worker
-            thread = threading.Thread(target=self._thread_main, name=name, daemon=True)
+            thread = threading.Thread(target=self._thread_main, name=stage_thread_name(self._name), daemon=True)
             start_thread(thread)
             self._thread = thread
         # A copy of the run: `_wait` shortens it, while `take_results` still needs all elements.

@@ -28,6 +28,12 @@ _MOST_BYTES: Final = 64 << 20
 _DEFAULT_LEAF_BYTES: Final = 32
 
 
+def stage_thread_name(suffix: str) -> str:
+    """The name of a thread of a stage, given by the thread that pulls from it: it includes the task's on a worker."""
+    puller = threading.current_thread().name
+    return f"{puller if puller.startswith('dsnb-') else 'dsnb'}-{suffix}"
+
+
 class LookAhead:
     """A stage's elements, pulled ahead of the reader.
 
@@ -71,7 +77,7 @@ class LookAhead:
     def start(self) -> None:
         """Begin to pull; a second call does nothing."""
         if self._thread is None and not self._cancelled:
-            thread = threading.Thread(target=self._thread_main, name=f"dsnb-{self._name}", daemon=True)
+            thread = threading.Thread(target=self._thread_main, name=stage_thread_name(self._name), daemon=True)
             start_thread(thread)
             self._thread = thread
 

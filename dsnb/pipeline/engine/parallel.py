@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from dsnb.errors import CancelledError
 from dsnb.pipeline.engine.calls import UserFunction, call_in_segments
-from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS
+from dsnb.pipeline.engine.look_ahead import JOIN_SECONDS, stage_thread_name
 from dsnb.pipeline.engine.run_length import AdaptiveRunLength
 from dsnb.pipeline.engine.stage import Run, Stage, as_list
 from dsnb.system_limits import start_thread
@@ -140,7 +140,7 @@ class ParallelCalls:
                 self._add_thread(number)
 
     def _add_thread(self, number: int) -> None:
-        name = f"dsnb-{self._function.operation}-{number}"
+        name = stage_thread_name(f"{self._function.operation}-{number}")
         thread = threading.Thread(target=self._thread_main, name=name, daemon=True)
         start_thread(thread)  # inside the lock: `close_stage` cannot join a thread that has not started
         self._threads.append(thread)

@@ -111,7 +111,7 @@ class BlobRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "ranks", "at_end", "on_worker_loss", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
+    __slots__ = ("dataset_id", "job_name", "mode", "cached", "trainer_id", "compression", "target_workers", "iteration", "complete_only", "position", "num_consumers", "consumer_index", "ranks", "at_end", "on_worker_loss", "weight", "skip_finished", "previous_client_id", "previous_iteration", "holdings")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class JoinRequest(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     AT_END_FIELD_NUMBER: _ClassVar[int]
     ON_WORKER_LOSS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SKIP_FINISHED_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -146,11 +147,12 @@ class JoinRequest(_message.Message):
     ranks: int
     at_end: str
     on_worker_loss: str
+    weight: float
     skip_finished: bool
     previous_client_id: str
     previous_iteration: int
     holdings: _containers.RepeatedCompositeFieldContainer[TaskHolding]
-    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., ranks: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
+    def __init__(self, dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., trainer_id: _Optional[str] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., iteration: _Optional[int] = ..., complete_only: bool = ..., position: _Optional[_Union[IterationPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., consumer_index: _Optional[int] = ..., ranks: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., weight: _Optional[float] = ..., skip_finished: bool = ..., previous_client_id: _Optional[str] = ..., previous_iteration: _Optional[int] = ..., holdings: _Optional[_Iterable[_Union[TaskHolding, _Mapping]]] = ...) -> None: ...
 
 class PositionRequest(_message.Message):
     __slots__ = ("client_id",)
@@ -757,7 +759,7 @@ class LostReader(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., consumed: _Optional[int] = ...) -> None: ...
 
 class TaskReport(_message.Message):
-    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "closing", "compression", "links", "resume_position", "exhausted", "missing_elements", "incarnation", "repeated", "lost_readers")
+    __slots__ = ("task_id", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "sent_elements", "sent_bytes", "trainers", "stages", "splits_done", "readers", "clients", "grants", "spill_bytes", "closing", "compression", "held_back_ns", "links", "resume_position", "exhausted", "missing_elements", "incarnation", "repeated", "lost_readers")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -777,6 +779,7 @@ class TaskReport(_message.Message):
     SPILL_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_NS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     RESUME_POSITION_FIELD_NUMBER: _ClassVar[int]
     EXHAUSTED_FIELD_NUMBER: _ClassVar[int]
@@ -803,6 +806,7 @@ class TaskReport(_message.Message):
     spill_bytes: int
     closing: bool
     compression: str
+    held_back_ns: int
     links: _containers.RepeatedCompositeFieldContainer[LinkReport]
     resume_position: ResumePosition
     exhausted: bool
@@ -810,7 +814,7 @@ class TaskReport(_message.Message):
     incarnation: int
     repeated: int
     lost_readers: _containers.RepeatedCompositeFieldContainer[LostReader]
-    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., closing: bool = ..., compression: _Optional[str] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume_position: _Optional[_Union[ResumePosition, _Mapping]] = ..., exhausted: bool = ..., missing_elements: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_readers: _Optional[_Iterable[_Union[LostReader, _Mapping]]] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., sent_elements: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerReport, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., splits_done: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., grants: _Optional[_Iterable[_Union[SplitGrant, _Mapping]]] = ..., spill_bytes: _Optional[int] = ..., closing: bool = ..., compression: _Optional[str] = ..., held_back_ns: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., resume_position: _Optional[_Union[ResumePosition, _Mapping]] = ..., exhausted: bool = ..., missing_elements: _Optional[int] = ..., incarnation: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_readers: _Optional[_Iterable[_Union[LostReader, _Mapping]]] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
     __slots__ = ("uid", "name", "address", "isolation", "pid", "capacity_bytes", "rss_bytes", "tasks", "ended", "seq", "leaving", "draining", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "last_release", "host", "host_id", "python", "notices", "host_use", "tags")
@@ -889,7 +893,7 @@ class HostUse(_message.Message):
     def __init__(self, memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuStatus, _Mapping]]] = ...) -> None: ...
 
 class TaskOrder(_message.Message):
-    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "num_providers", "num_shards", "shard", "entropy", "endless", "paused", "position", "num_consumers", "definition", "leftovers")
+    __slots__ = ("task_id", "dataset_id", "job_name", "iteration", "incarnation", "mode", "cached", "num_providers", "num_shards", "shard", "entropy", "endless", "paused", "position", "num_consumers", "definition", "leftovers", "weight")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -907,6 +911,7 @@ class TaskOrder(_message.Message):
     NUM_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
     LEFTOVERS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     dataset_id: str
     job_name: str
@@ -924,7 +929,8 @@ class TaskOrder(_message.Message):
     num_consumers: int
     definition: str
     leftovers: Leftovers
-    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., num_providers: _Optional[int] = ..., num_shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., definition: _Optional[str] = ..., leftovers: _Optional[_Union[Leftovers, _Mapping]] = ...) -> None: ...
+    weight: float
+    def __init__(self, task_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., job_name: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., mode: _Optional[str] = ..., cached: bool = ..., num_providers: _Optional[int] = ..., num_shards: _Optional[int] = ..., shard: _Optional[int] = ..., entropy: _Optional[int] = ..., endless: bool = ..., paused: bool = ..., position: _Optional[_Union[TaskPosition, _Mapping]] = ..., num_consumers: _Optional[int] = ..., definition: _Optional[str] = ..., leftovers: _Optional[_Union[Leftovers, _Mapping]] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Leftovers(_message.Message):
     __slots__ = ("consumers", "elements")
@@ -1151,7 +1157,7 @@ class TrainerStatus(_message.Message):
     def __init__(self, trainer_id: _Optional[str] = ..., clients: _Optional[int] = ..., elements: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., skipped: _Optional[int] = ..., lost: _Optional[int] = ..., wait_ns: _Optional[int] = ..., active_ns: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CursorStatus, _Mapping]]] = ..., spilled: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., on_lag: _Optional[str] = ..., rate: _Optional[float] = ..., eviction_in_s: _Optional[float] = ..., decode_ns: _Optional[int] = ..., convert_ns: _Optional[int] = ..., evicted_by: _Optional[str] = ..., origin: _Optional[_Union[ClientOrigin, _Mapping]] = ..., lost_parts: _Optional[int] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "spill_bytes", "compression")
+    __slots__ = ("task_id", "worker", "iteration", "incarnation", "state", "head", "tail", "window_bytes", "capacity_bytes", "evicted", "errors", "spill_bytes", "compression", "held_back_ns")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1165,6 +1171,7 @@ class TaskStatus(_message.Message):
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     SPILL_BYTES_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_NS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker: str
     iteration: int
@@ -1178,7 +1185,8 @@ class TaskStatus(_message.Message):
     errors: int
     spill_bytes: int
     compression: str
-    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., spill_bytes: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
+    held_back_ns: int
+    def __init__(self, task_id: _Optional[str] = ..., worker: _Optional[str] = ..., iteration: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., window_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., evicted: _Optional[int] = ..., errors: _Optional[int] = ..., spill_bytes: _Optional[int] = ..., compression: _Optional[str] = ..., held_back_ns: _Optional[int] = ...) -> None: ...
 
 class SplitStatus(_message.Message):
     __slots__ = ("source", "repetition", "total", "done", "in_hand", "lost")
@@ -1263,7 +1271,7 @@ class RoundsStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[_Union[ConsumerStatus, _Mapping]]] = ..., halted: bool = ..., dropped: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end", "on_worker_loss", "guarantee", "guarantee_reason", "ranks", "receipt")
+    __slots__ = ("name", "anonymous", "dataset_id", "pipeline", "mode", "cached", "iteration", "state", "clients", "produced", "consumed", "lost_splits", "tasks", "trainers", "splits", "stages", "shards", "paused_by", "grants", "rounds", "links", "compression", "target_workers", "num_consumers", "at_end", "on_worker_loss", "guarantee", "guarantee_reason", "ranks", "receipt", "weight")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1294,6 +1302,7 @@ class JobStatus(_message.Message):
     GUARANTEE_REASON_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     name: str
     anonymous: bool
     dataset_id: str
@@ -1324,7 +1333,8 @@ class JobStatus(_message.Message):
     guarantee_reason: str
     ranks: int
     receipt: str
-    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., guarantee: _Optional[str] = ..., guarantee_reason: _Optional[str] = ..., ranks: _Optional[int] = ..., receipt: _Optional[str] = ...) -> None: ...
+    weight: float
+    def __init__(self, name: _Optional[str] = ..., anonymous: bool = ..., dataset_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., mode: _Optional[str] = ..., cached: bool = ..., iteration: _Optional[int] = ..., state: _Optional[str] = ..., clients: _Optional[int] = ..., produced: _Optional[int] = ..., consumed: _Optional[int] = ..., lost_splits: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., trainers: _Optional[_Iterable[_Union[TrainerStatus, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[SplitStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ..., paused_by: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[GrantStatus, _Mapping]]] = ..., rounds: _Optional[_Union[RoundsStatus, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., compression: _Optional[str] = ..., target_workers: _Optional[str] = ..., num_consumers: _Optional[int] = ..., at_end: _Optional[str] = ..., on_worker_loss: _Optional[str] = ..., guarantee: _Optional[str] = ..., guarantee_reason: _Optional[str] = ..., ranks: _Optional[int] = ..., receipt: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "uid", "address", "state", "isolation", "pid", "tasks", "produced", "sent_elements", "sent_bytes", "busy_ns", "cache_bytes", "capacity_bytes", "rss_bytes", "errors", "readers", "heartbeat_age_s", "stderr", "clock_ns", "late_ns", "latency_samples", "cpu_ns", "cpus", "idle_ns", "host", "host_id", "tags")
