@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dsnb.processes import idle_ns
 from dsnb.wire.messages import TaskOrder
 from dsnb.worker.host import LatencyProbe, thread_times
-from dsnb.worker.processor_shares import MIN_INTERVAL_S, JobUse, Pace, ProcessorShares
+from dsnb.worker.processor_shares import MIN_INTERVAL_S, JobPace, JobUse, ProcessorShares
 
 TASK_THREAD_PREFIX = "dsnb-task-"
 """How the names of a task's threads begin, before its id and, for all but the producer, a hyphen."""
@@ -49,7 +49,7 @@ class FairShares:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._paces: WeakValueDictionary[str, Pace] = WeakValueDictionary()  # kept alive by the tasks
+        self._paces: WeakValueDictionary[str, JobPace] = WeakValueDictionary()  # kept alive by the tasks
         self._core = ProcessorShares()
         self._probe = LatencyProbe()
         self._measured_at: float | None = None
@@ -59,10 +59,10 @@ class FairShares:
         """How long each thread had run and waited at the last update, by its id."""
         self._idle_ns = self._late_ns = 0
 
-    def pace(self, job: str) -> Pace:
+    def pace(self, job: str) -> JobPace:
         """The pace of a job, which all of its tasks share."""
         with self._lock:
-            return self._paces.setdefault(job, Pace())
+            return self._paces.setdefault(job, JobPace())
 
     def update(self, tasks: Iterable[PacedTask], now: float) -> None:
         """Measure what was used since the last update, and set the paces. Does nothing if that was a moment ago.

@@ -88,8 +88,7 @@ class ProcessorShares:
         self._by_gil = 0.0
         """In which part of the last seconds the GIL seemed to limit the jobs."""
         self._used_with_gil = 0.0
-        """How many processors all jobs together used lately; it falls slowly, as a limit must not be the reason of a lower
-        one."""
+        """How many processors all jobs together used lately. It falls slowly, or limits would make each other lower."""
 
     def update(
         self, uses: Mapping[str, JobUse], seconds: float, idle: float = 0.0, gil_wait: float = 0.0
@@ -208,14 +207,14 @@ _CREDIT_S = 0.1
 _RUN_S = 0.02
 
 
-class Pace:
+class JobPace:
     """Spaces the elements of one job in time, if they have a limit; all of its tasks share it. Times are in seconds.
 
     Attributes:
         per_s: How many elements may be made in a second; None for any number.
 
     Example:
-        >>> pace = Pace()
+        >>> pace = JobPace()
         >>> pace.per_s = 10.0
         >>> pace.note(3, now=100.0)
         >>> round(pace.pause(now=100.0), 3), round(pace.pause(now=100.25), 3)

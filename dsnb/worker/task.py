@@ -38,7 +38,7 @@ from dsnb.worker.arena import Arena
 from dsnb.worker.element_log import ElementLog
 from dsnb.worker.fair_shares import TASK_THREAD_PREFIX
 from dsnb.worker.pipeline_loader import seek_to_position
-from dsnb.worker.processor_shares import Pace
+from dsnb.worker.processor_shares import JobPace
 from dsnb.worker.producer import BURST_BYTES, FRAME_BYTES, FrameLimits, Producer
 from dsnb.worker.reporting import RateMeter, ResumeReporter, stage_reports, trainer_reports, update_rates
 from dsnb.worker.round_log import RoundLog
@@ -92,7 +92,7 @@ class Task:
         spill: Spill | None = None,
         packed: bool = False,
         opened_files: OpenedFiles | None = None,
-        pace: Pace | None = None,
+        pace: JobPace | None = None,
         make_producer: Callable[..., Producer] = Producer,
     ) -> None:
         self.order = order
@@ -123,14 +123,10 @@ class Task:
         self._packs_kept_frames = keeps_frames(order) and not packed
         self._arena = Arena(2 * capacity) if self._packs_kept_frames else None
         self.limits = self._limits()
-        name, make, begin = (
-            f"{TASK_THREAD_PREFIX}{order.task_id}",
-            partial(build, self.allocate),
-            self._seek,
-        )
+        name, make, begin = f"{TASK_THREAD_PREFIX}{order.task_id}", partial(build, self.allocate), self._seek
         self._producer = make_producer(name, make, self, error_context, packed=packed, seek=begin)
         self._feed = feed
-        self._pace = pace or Pace()
+        self._pace = pace or JobPace()
         self._held_back = Stopwatch()
         """How long the producer waited for its pace."""
         self._made = self._log.head

@@ -24,6 +24,7 @@ from dsnb.monitor.verdict import MIN_SPAN_S, Verdict, verdicts
 from dsnb.processes import usable_cpus
 from dsnb.worker import server as worker_server
 from tests.support.cluster import Cluster
+from tests.support.competing import burn, read
 from tests.support.proxy import poor_link
 from tests.support.transfers import DEPENDS_ON_TRANSFER
 from tests.support.waiting import wait_for
@@ -286,6 +287,25 @@ def test_never_more_workers_are_recommended_than_there_are_processors_for_them()
         told = the_worst(explained(cluster.service, got), "bad", "operation")
         recommended = map(int, re.findall(r"(\d+) (?:is enough|is as many)", told.remedy))
         assert max(recommended, default=0) <= cluster.status().workers[0].cpus, told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="processors are shared on Linux only")
+def test_a_job_that_is_held_back_for_another_one_is_told_which_and_its_weight() -> None:
+    with ExitStack() as stack:
+        service = stack.enter_context(dsnb.start(workers=1, isolation="process"))
+        stack.enter_context(read(service, "wide", burn, 6))
+        stack.enter_context(read(service, "narrow", burn, None, weight=3))
+
+        def found() -> Verdict | None:
+            return next((one for one in service.explain(WATCH_S) if one.cause == "other jobs"), None)
+
+        told = wait_for(found, what="the verdict on the job that is held back", timeout=90)
+        assert told is not None
+        assert (told.job, told.subject) == ("wide", "narrow")
+        assert "1 worker holds it back" in told.text
+        assert "job 'narrow' (weight 3)" in told.text
+        assert "distribute(..., weight=2)" in told.remedy
 
 
 @pytest.mark.slow

@@ -34,6 +34,11 @@ class Shelf:
         self._changed = threading.Condition()
         self._stopped = False
 
+    paced = False
+
+    def run_length(self, most: int) -> int:
+        return most
+
     def wait_for_room(self) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or len(self.frames) < self.room)
