@@ -7,9 +7,9 @@ weights.
 
 A thread wants what it would use if it never waited for a processor or for the GIL. If a job uses more than its share
 while another one gets less than its own, it gets a limit. Its producer is then held back between elements, so that it
-makes as many per second as the limit pays for; operations that run in parallel stop when their buffers are full. The
-limit falls by steps, by what the other job may use more with the next one: a job that waits for disks or networks wants
-less than it seems, and then nothing is taken from the others for nothing.
+makes as many per second as the limit pays for; operations that run in parallel stop when their buffers are full. A
+limit leaves to the others what their threads want of the processors. How long threads wait for the GIL says less about
+what they want of it, so there a limit falls by steps, and only as long as the others use more and more.
 
 What is divided is what all jobs together used lately, and the processors that were idle, unless the GIL keeps these
 idle. So limits rise until they hold nothing back, and then go.
@@ -200,11 +200,10 @@ def max_min_shares(total: float, wants: Sequence[float], weights: Sequence[float
     return shares
 
 
-_MAX_PAUSE_S = 5.0
-"""The longest pause between two elements; the pace may change meanwhile."""
 _CREDIT_S = 0.1
 """For how long elements that were not made in time may be made later."""
 _RUN_S = 0.02
+"""The most elements to make at once, in seconds of the pace."""
 
 
 class JobPace:
@@ -217,26 +216,34 @@ class JobPace:
         >>> pace = JobPace()
         >>> pace.per_s = 10.0
         >>> pace.note(3, now=100.0)
-        >>> round(pace.pause(now=100.0), 3), round(pace.pause(now=100.25), 3)
-        (0.2, 0.0)
+        >>> round(pace.pause(now=100.0), 3), round(pace.pause(now=100.15), 3), round(pace.pause(now=100.25), 3)
+        (0.2, 0.05, 0.0)
     """
 
     def __init__(self) -> None:
         self.per_s: float | None = None
-        self._due = 0.0
+        self._ahead = 0.0
+        """How many elements more were made than the pace allows; negative for fewer."""
+        self._at = 0.0
 
     def note(self, elements: int, now: float) -> None:
         """Note that elements were made."""
         if self.per_s is not None:
-            self._due = max(self._due, now - _CREDIT_S) + elements / self.per_s
+            self._settle(self.per_s, now)
+            self._ahead += elements
 
     def pause(self, now: float) -> float:
         """For how long to make no element; 0 for not at all."""
         if self.per_s is None:
+            self._ahead = 0.0
             return 0.0
-        self._due = min(self._due, now + _MAX_PAUSE_S)
-        return max(0.0, self._due - now)
+        self._settle(self.per_s, now)
+        return max(0.0, self._ahead / self.per_s)
 
     def run_length(self, most: int) -> int:
         """How many elements to make at once, at most `most`: many at once would be followed by a long pause."""
         return most if self.per_s is None else max(1, min(most, int(self.per_s * _RUN_S)))
+
+    def _settle(self, per_s: float, now: float) -> None:
+        self._ahead = max(-_CREDIT_S * per_s, self._ahead - per_s * max(0.0, now - self._at))
+        self._at = now
