@@ -31,7 +31,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
         ranks: The number of ranks that read in the order of the splits, each its elements; 0 for other reads.
         at_end: The argument `at_end` of `distribute`; empty unless there are consumers or ranks.
         on_worker_loss: The argument `on_worker_loss` of `distribute`; empty for None.
-        weight: The argument `weight` of `distribute`.
+        weight: The argument `weight` of `distribute`; in a request, 0 stands for 1.
     """
 
     mode: str = ""
@@ -42,7 +42,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int = 0
     at_end: str = ""
     on_worker_loss: str = ""
-    weight: float = 1.0
+    weight: float = 0.0
 
 
 class ReaderCount(msgspec.Struct, frozen=True, kw_only=True):

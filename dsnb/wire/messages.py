@@ -513,7 +513,7 @@ class TaskOrder(msgspec.Struct, frozen=True, kw_only=True):
     num_consumers: int = 0
     definition: str = ""
     leftovers: Leftovers | None = None
-    weight: float = 1.0
+    weight: float = 0.0
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):

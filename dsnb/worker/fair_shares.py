@@ -109,7 +109,9 @@ class FairShares:
         totals: dict[str, JobUse] = {}
         for task in tasks:
             job = task.order.job_name
-            total = totals.get(job) or JobUse(weight=task.order.weight, ran_ns=used[job][0], wanted_ns=used[job][1])
+            total = totals.get(job) or JobUse(
+                weight=task.order.weight or 1.0, ran_ns=used[job][0], wanted_ns=used[job][1]
+            )
             totals[job] = replace(
                 total,
                 elements=total.elements + task.produced,

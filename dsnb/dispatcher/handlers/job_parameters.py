@@ -38,6 +38,11 @@ def check(core: Context, job: Job, request: JoinRequest) -> str:
     return ""
 
 
+def requested_weight(request: JoinRequest) -> float:
+    """The weight of a job as a request has it; a request without one asks for 1."""
+    return request.weight or 1.0
+
+
 def _parameter_differences(job: Job, request: JoinRequest) -> list[str]:
     differ = []
     if job.mode != request.mode:
@@ -51,8 +56,8 @@ def _parameter_differences(job: Job, request: JoinRequest) -> list[str]:
     if job.on_worker_loss != request.on_worker_loss:
         existing, given = job.on_worker_loss or None, request.on_worker_loss or None
         differ.append(f"Existing on_worker_loss: <{existing}>; got <{given}>")
-    if job.weight != request.weight:
-        differ.append(f"Existing weight: <{job.weight:g}>; got <{request.weight:g}>")
+    if job.weight != (weight := requested_weight(request)):
+        differ.append(f"Existing weight: <{job.weight:g}>; got <{weight:g}>")
     if job.cached != request.cached:
         differ.append(f"Existing cross-trainer cache: {_ENABLED_TEXT[job.cached]}; got {_ENABLED_TEXT[request.cached]}")
     if job.target_workers != request.target_workers:

@@ -566,7 +566,7 @@ def _get_or_create_job(core: Context, request: JoinRequest) -> Job:
             name=name,
             anonymous=not request.job_name,
             dataset_id=request.dataset_id,
-            **shared(JobParameters, request),
+            **shared(JobParameters, request) | {"weight": job_parameters.requested_weight(request)},
         )
     )
     if request.job_name:  # an anonymous job is created for each iteration of a plain loop: not worth an request
