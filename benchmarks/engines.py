@@ -3,8 +3,9 @@
     python -m benchmarks.engines [--runs 5] [--write]
 
 In an environment with Ray and Dask. Each run starts a service on the running engine, reads one element and stops. The
-first run also loads dsnb where the engine's processes have not done so yet; it is shown apart. "A bare actor" is what
-Ray takes for an actor that does nothing, and "a call" what Dask takes for a function that does nothing on each worker.
+first run is shown apart: Ray still has the processes that it started in advance, one for each of its processors, and
+processes of Dask load dsnb. "A bare actor" is what Ray takes for an actor that does nothing, and "a call" what Dask
+takes for a function that does nothing on each worker.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any
 
 import dsnb
 from benchmarks.sections import machine, table, write_section
+
+_IDLE_S = 15.0
+"""How long an engine runs before its first service."""
 
 
 @contextmanager
@@ -80,8 +84,9 @@ def one_run(on: Any) -> tuple[float, float, float]:
 def rows(engine: str, runs: int) -> list[list[str]]:
     """The table's rows for one engine."""
     with (running_ray if engine == "Ray" else running_dask)() as (on, bare):
-        least = statistics.median(seconds(bare) for _ in range(runs))
+        time.sleep(_IDLE_S)
         first, *others = [one_run(on) for _ in range(runs + 1)]
+        least = statistics.median(seconds(bare) for _ in range(runs))
     steps = ("`start(workers=2)`", "the first element after it", "`stop`")
     found = [
         [f"{engine}: {step}", f"{first[at]:.2f}", spread([run[at] for run in others])] for at, step in enumerate(steps)
