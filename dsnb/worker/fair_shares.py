@@ -75,7 +75,7 @@ class FairShares:
             return
         producing = [task for task in tasks if task.producing]
         if len({task.order.job_name for task in producing}) < 2:
-            self._stop_measuring()
+            self._stop_measuring(now)
             return
         previous, began = self._totals, self._measured_at
         idle_before, late_before = self._idle_ns, self._late_ns
@@ -90,17 +90,17 @@ class FairShares:
             idle=(self._idle_ns - idle_before) / 1e9 / seconds,
             gil_wait=(self._late_ns - late_before) / 1e9 / _PROBES / sys.getswitchinterval(),
         )
-        self._set_paces(rates)
+        self._set_paces(rates, now)
 
-    def _stop_measuring(self) -> None:
+    def _stop_measuring(self, now: float) -> None:
         if self._measured_at is not None:
             self._core, self._measured_at, self._totals, self._threads = ProcessorShares(), None, {}, {}
-        self._set_paces({})
+        self._set_paces({}, now)
 
-    def _set_paces(self, rates: Mapping[str, float | None]) -> None:
+    def _set_paces(self, rates: Mapping[str, float | None], now: float) -> None:
         with self._lock:
             for job, pace in self._paces.items():
-                pace.per_s = rates.get(job)
+                pace.change(rates.get(job), now)
 
     def _measure(self, tasks: list[PacedTask], now: float) -> None:
         """Bring the totals up to date."""

@@ -39,11 +39,13 @@ _GROWTH = 1.05
 _REMEMBERED_S = 3.0
 """Time constant of what must not change with a single interval."""
 _MOSTLY = 0.5
+"""The share of the last seconds in which the GIL must have seemed to limit the jobs."""
 _HELD_BACK = 0.02
 """The share of the time for which its limit must hold a job back for it to want more."""
-_LEAST_WITH_GIL, _MOST_WITH_GIL = 0.8, 1.15
-"""Processors; if the jobs use fewer, no thread waits long for the GIL, because whoever has it uses a processor. If they
-use more, it is not the GIL that limits them."""
+_LEAST_WITH_GIL = 0.8
+"""Processors; below this, nobody waits long for the GIL, since the thread that holds it keeps a processor busy."""
+_MOST_WITH_GIL = 1.15
+"""Processors; above this, it is not the GIL that limits the jobs: only one thread at a time runs with it."""
 _LONG_GIL_WAIT = 0.5
 """How long threads wait for the GIL where it limits them, by how long they then keep it."""
 _LEAST_LIMIT = 0.02
@@ -192,11 +194,13 @@ def max_min_shares(total: float, wants: Sequence[float], weights: Sequence[float
         >>> max_min_shares(2.0, [math.inf, 0.4, math.inf], [1.0, 1.0, 3.0])
         [0.4, 0.4, 1.2000000000000002]
     """
-    shares = [0.0] * len(wants)
-    left, weight_left = total, sum(weights)
-    for at in sorted(range(len(wants)), key=lambda at: wants[at] / weights[at]):
-        shares[at] = min(wants[at], left * weights[at] / weight_left)
-        left, weight_left = max(0.0, left - shares[at]), weight_left - weights[at]
+    shares, left = [0.0] * len(wants), total
+    order = sorted(range(len(wants)), key=lambda at: wants[at] / weights[at])
+    for place, at in enumerate(order):
+        # Summed anew: a very small weight would be lost in the difference of sums, and leave zero to divide by.
+        part = weights[at] / sum(weights[other] for other in order[place:])
+        shares[at] = min(wants[at], left * part)
+        left = max(0.0, left - shares[at])
     return shares
 
 
@@ -209,12 +213,14 @@ _RUN_S = 0.02
 class JobPace:
     """Spaces the elements of one job in time, if they have a limit; all of its tasks share it. Times are in seconds.
 
+    One thread changes the pace while others obey it, so each method reads `per_s` once.
+
     Attributes:
         per_s: How many elements may be made in a second; None for any number.
 
     Example:
         >>> pace = JobPace()
-        >>> pace.per_s = 10.0
+        >>> pace.change(10.0, now=100.0)
         >>> pace.note(3, now=100.0)
         >>> round(pace.pause(now=100.0), 3), round(pace.pause(now=100.15), 3), round(pace.pause(now=100.25), 3)
         (0.2, 0.05, 0.0)
@@ -222,28 +228,28 @@ class JobPace:
 
     def __init__(self) -> None:
         self.per_s: float | None = None
-        self._ahead = 0.0
-        """How many elements more were made than the pace allows; negative for fewer."""
-        self._at = 0.0
+        self._due = 0.0
+        """When the next element may be made."""
+
+    def change(self, per_s: float | None, now: float) -> None:
+        """Set how many elements may be made in a second. A higher pace also shortens the present pause."""
+        if self.per_s is not None and per_s is not None and per_s > self.per_s:
+            self._due = now + (self._due - now) * self.per_s / per_s
+        if per_s is None:
+            self._due = 0.0
+        self.per_s = per_s
 
     def note(self, elements: int, now: float) -> None:
         """Note that elements were made."""
-        if self.per_s is not None:
-            self._settle(self.per_s, now)
-            self._ahead += elements
+        per_s = self.per_s
+        if per_s is not None:
+            self._due = max(self._due, now - _CREDIT_S) + elements / per_s
 
     def pause(self, now: float) -> float:
         """For how long to make no element; 0 for not at all."""
-        if self.per_s is None:
-            self._ahead = 0.0
-            return 0.0
-        self._settle(self.per_s, now)
-        return max(0.0, self._ahead / self.per_s)
+        return 0.0 if self.per_s is None else max(0.0, self._due - now)
 
     def run_length(self, most: int) -> int:
         """How many elements to make at once, at most `most`: many at once would be followed by a long pause."""
-        return most if self.per_s is None else max(1, min(most, int(self.per_s * _RUN_S)))
-
-    def _settle(self, per_s: float, now: float) -> None:
-        self._ahead = max(-_CREDIT_S * per_s, self._ahead - per_s * max(0.0, now - self._at))
-        self._at = now
+        per_s = self.per_s
+        return most if per_s is None else max(1, min(most, int(per_s * _RUN_S)))

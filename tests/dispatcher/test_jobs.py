@@ -263,6 +263,7 @@ def test_the_end_of_a_task_that_is_not_there_any_more_is_no_error() -> None:
         ({"mode": "OFF"}, "Existing processing mode: <DYNAMIC>; got <OFF>"),
         ({"cached": True, "trainer_id": "t"}, "Existing cross-trainer cache: <disabled>; got <enabled>"),
         ({"target_workers": "ANY"}, "Existing target workers: <AUTO>; got <ANY>"),
+        ({"weight": 2.0}, "Existing weight: <1>; got <2>"),
     ],
 )
 def test_other_parameters_under_a_jobs_name_are_refused_and_named(changes: dict[str, Any], told: str) -> None:
@@ -273,6 +274,19 @@ def test_other_parameters_under_a_jobs_name_are_refused_and_named(changes: dict[
     with pytest.raises(InvalidArgumentError, match="found an existing job with different parameters") as caught:
         service.join(dataset, "train", **changes)
     assert told in caught.value.what
+    assert service.core.state.export() == before
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_weight_that_no_client_of_dsnb_sends_is_refused_and_changes_nothing(weight: float, exists: bool) -> None:
+    service = Service()
+    dataset = service.register(20)
+    if exists:
+        service.join(dataset, "train")
+    before = service.core.state.export()
+    with pytest.raises(InvalidArgumentError, match="`weight` is"):
+        service.join(dataset, "train", weight=weight)
     assert service.core.state.export() == before
 
 

@@ -13,8 +13,6 @@ from dsnb.worker.processor_shares import JobPace, JobUse, ProcessorShares, max_m
 
 STEP_S = 0.004
 UPDATE_S = 0.5
-SWITCH_S = 0.001
-"""How long a thread may keep the GIL while others want it."""
 
 
 @dataclass
@@ -32,7 +30,7 @@ class Job:
     made: int = 0
     ran: float = 0.0
     held_s: float = 0.0
-    seen: tuple[float, float, float, int] = (0.0, 0.0, 0.0, 0)
+    seen: tuple[float, float, int] = (0.0, 0.0, 0)
     left: list[tuple[float, float]] = field(default_factory=list)
     ran_by_thread: list[float] = field(default_factory=list)
     queued_by_thread: list[float] = field(default_factory=list)
@@ -82,8 +80,8 @@ class Job:
             ran * UPDATE_S / max(UPDATE_S - queued, ran, 1e-9)
             for ran, queued in zip(self.ran_by_thread, self.queued_by_thread, strict=True)
         )
-        ran, held, made = self.seen[0], self.seen[2], self.seen[3]
-        self.seen = self.ran, 0.0, self.held_s, self.made
+        ran, held, made = self.seen
+        self.seen = self.ran, self.held_s, self.made
         self.ran_by_thread, self.queued_by_thread = [0.0] * self.threads, [0.0] * self.threads
         return JobUse(
             weight=self.weight,
@@ -114,14 +112,14 @@ def run(jobs: Sequence[Job], seconds: float, processors: float = 2.0, *, limited
         for job in jobs:
             job.wait()
         idle += max(0.0, processors - running) * STEP_S / UPDATE_S
-        gil_wait += SWITCH_S * max(0, len(holders)) * STEP_S / UPDATE_S
+        gil_wait += len(holders) * STEP_S / UPDATE_S
         if now >= next_update:
             next_update += UPDATE_S
             uses = {job.name: job.use() for job in jobs}
-            rates = shares.update(uses, UPDATE_S, idle=idle, gil_wait=gil_wait / SWITCH_S)
+            rates = shares.update(uses, UPDATE_S, idle=idle, gil_wait=gil_wait)
             gil_wait = idle = 0.0
             for job in jobs:
-                job.pace.per_s = rates[job.name] if limited else None
+                job.pace.change(rates[job.name] if limited else None, now)
         if step == int(seconds / STEP_S) // 2:
             middle = {job.name: job.ran for job in jobs}
     return {job.name: 2 * (job.ran - middle[job.name]) / seconds for job in jobs}
@@ -197,6 +195,7 @@ def test_shares_sum_to_what_is_divided_and_no_job_gets_more_than_it_wants() -> N
     shares = max_min_shares(3.0, [math.inf, 0.5, 1.0], [1.0, 1.0, 2.0])
     assert shares == [1.5, 0.5, 1.0]
     assert max_min_shares(5.0, [1.0, 1.0], [1.0, 1.0]) == [1.0, 1.0]
+    assert max_min_shares(2.0, [math.inf, math.inf], [1e6, 1e-12])[0] == pytest.approx(2.0)
 
 
 # ---- the pace
@@ -204,7 +203,7 @@ def test_shares_sum_to_what_is_divided_and_no_job_gets_more_than_it_wants() -> N
 
 def test_a_pace_spaces_elements_evenly_and_makes_up_for_a_short_delay() -> None:
     pace, now, made = JobPace(), 10.0, 0
-    pace.per_s = 50.0
+    pace.change(50.0, now)
     while now < 20.0:
         pause = pace.pause(now)
         if pause:
@@ -218,11 +217,13 @@ def test_a_pace_spaces_elements_evenly_and_makes_up_for_a_short_delay() -> None:
 
 def test_a_pace_that_is_lifted_holds_nothing_back() -> None:
     pace = JobPace()
-    pace.per_s = 0.01
+    pace.change(0.01, 1.0)
     pace.note(5, 1.0)
     assert pace.pause(1.0) == pytest.approx(500.0, rel=0.01)
-    pace.per_s = 10.0
-    assert pace.pause(1.0) == pytest.approx(0.5, rel=0.01), "what is left to wait follows the present pace"
-    pace.per_s = None
+    pace.change(10.0, 1.0)
+    assert pace.pause(1.0) == pytest.approx(0.5, rel=0.01), "a higher pace shortens the pause"
+    pace.change(0.01, 1.0)
+    assert pace.pause(1.0) == pytest.approx(0.5, rel=0.01), "what was made is not paid for again at a lower one"
+    pace.change(None, 1.0)
     assert pace.pause(1.0) == 0.0
     assert pace.run_length(1000) == 1000

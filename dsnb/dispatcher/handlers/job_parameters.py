@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import zip_longest
 
 from dsnb.dispatcher.context import Context
@@ -39,8 +40,17 @@ def check(core: Context, job: Job, request: JoinRequest) -> str:
 
 
 def requested_weight(request: JoinRequest) -> float:
-    """The weight of a job as a request has it; a request without one asks for 1."""
-    return request.weight or 1.0
+    """The weight of a job as a request has it; a request without one asks for 1.
+
+    Raises:
+        InvalidArgumentError: it is no positive number. `distribute` refuses that too; other programs may not.
+    """
+    weight = request.weight or 1.0
+    if not 0.0 < weight < math.inf:
+        raise InvalidArgumentError(
+            f"`weight` is {weight:g}", did="the job was not joined", hint="pass a positive number, as in weight=2"
+        )
+    return weight
 
 
 def _parameter_differences(job: Job, request: JoinRequest) -> list[str]:
