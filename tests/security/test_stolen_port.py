@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,26 +297,30 @@ def test_many_threads_may_share_a_channel_while_its_server_is_started_again(tmp_
         service = dsnb.connect(dispatcher.target, dispatcher.token)
         over = threading.Event()
         kept = open_channel(dispatcher.target, dispatcher.token)
+        answers = [0] * 6
 
-        def ask() -> int:
-            count = 0
+        def ask(at: int) -> None:
             while not over.is_set():
                 with suppress(UnavailableError):  # while it is away
                     service.status()
-                    count += 1
-            return count
+                    answers[at] += 1
 
-        def restart() -> int:
+        def restart() -> None:
             try:
                 for _ in range(3):
                     dispatcher.restart()
                     dispatcher.wait_until_ready()
+                    before = list(answers)
+                    # An answer may have been on its way when this one began to count; so two.
+                    wait_for(
+                        lambda before=before: all(now > was for now, was in zip(answers, before, strict=True)),
+                        what="each thread to get answers again",
+                    )
             finally:
                 over.set()
-            return 1
 
         try:
-            assert all(run_in_threads([restart, *[ask] * 6]))
+            run_in_threads([restart, *[partial(ask, at) for at in range(len(answers))]], timeout=120.0)
         finally:
             kept.close()
 
