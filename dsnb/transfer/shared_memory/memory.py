@@ -210,8 +210,11 @@ class PrivateMapping:
         self._views[view.number] = view
         return root
 
-    def _on_view_dead(self, view: weakref.ref[ByteArray]) -> None:
-        if isinstance(view, _TrackedView) and not sys.is_finalizing():
+    def _on_view_dead(
+        self, view: weakref.ref[ByteArray], *, is_finalizing: Callable[[], bool] = sys.is_finalizing
+    ) -> None:
+        # At the end of Python this module's names may be gone, hence the default argument.
+        if not is_finalizing() and isinstance(view, _TrackedView):
             del self._views[view.number]
             view.on_released(view.at, view.nbytes)
 

@@ -14,7 +14,7 @@ import pytest
 
 from dsnb.transfer.shared_memory import memory as module
 from dsnb.transfer.shared_memory.memory import PrivateMapping, SharedMemory
-from tests.support.processes import python_process
+from tests.support.processes import PythonProcess, python_process
 from tests.support.transfers import overwrite_memory
 
 PAGE = mmap.PAGESIZE
@@ -175,3 +175,27 @@ def test_views_outlive_the_memory_and_its_maker() -> None:
     root = PrivateMapping(memory.descriptor, SIZE).base_array(0, 2 * PAGE)
     memory.close()
     assert np.array_equal(root, data)
+
+
+def test_a_view_that_outlives_its_modules_at_the_end_of_python_ends_in_silence() -> None:
+    code = f"""
+import builtins
+from dsnb.transfer.shared_memory import memory as module
+
+class Last:
+    def __init__(self):
+        self.memory = module.SharedMemory({SIZE})
+        self.mapping = module.PrivateMapping(self.memory.descriptor, {SIZE})
+        self.view = self.mapping.tracked_array(0, {PAGE}, print)
+
+    def __del__(self):  # Python clears `builtins` last
+        vars(module).update(dict.fromkeys(vars(module)))  # what it does with modules before
+        self.view = None
+        print("DROPPED", flush=True)
+
+builtins.last = Last()
+"""
+    with PythonProcess(["-c", code]) as process:
+        assert process.wait_for_exit() == 0
+        assert process.stdout == "DROPPED\n"
+        assert process.stderr == ""
