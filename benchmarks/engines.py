@@ -11,6 +11,7 @@ takes for a function that does nothing on each worker.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
     options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has compiled dsnb already
     found = [row for engine in ("Ray", "Dask") for row in rows(engine, options.runs)]
     text = f"{machine()}; medians of {options.runs} runs, with the least and most.\n\n"
     text += table(["seconds", "first run", "later runs"], found)
