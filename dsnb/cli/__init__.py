@@ -41,7 +41,7 @@ a service without a notebook, in two terminals (or `dsnb.start()` in a cell, whi
 
 when it is slow, or does not work:
   dsnb top                   what limits it, live
-  dsnb doctor                what about this machine is in the way
+  dsnb doctor                problems of this machine that affect dsnb
 
 exit codes: 0 done; 1 it failed, and the text says why; 2 wrong use; 130 after Ctrl-C
 SIGTERM lets a worker or a dispatcher finish what it has; a second one, or Ctrl-C, stops it

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 List, check and remove what `Dataset.cache` has recorded, and the results of a training cache.
 
-What somebody reads in a directory is never removed, nor what somebody writes elsewhere."""
+In a directory, nothing is removed while it is being read; on a server or in a remote store, nothing is removed while
+it is being written."""
 EXAMPLES = """\
   dsnb cache ls /data/cache              each recording with its pipeline, the one read last first
   dsnb cache verify /data/cache          read everything and compare it with its checksums
-  dsnb cache rm /data/cache 1f3a         remove the recordings whose key begins so; all without a key
+  dsnb cache rm /data/cache 1f3a         remove the recordings whose key begins with 1f3a; without a key, all
   dsnb cache size /data/cache --json     how many bytes there are, for a script
   dsnb cache ls redis://host:6379/0      the same on a server; or s3://bucket/cache, and what else fsspec knows
   dsnb cache ls ~/.cache/dsnb/training   the results of a training cache"""
@@ -41,7 +42,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("action", choices=actions, help="; ".join(f"{name}: {does}" for name, does in actions.items()))
     parser.add_argument("place", help="what was given to `cache`: a directory or an address; or a training cache's")
     parser.add_argument(
-        "keys", nargs="*", metavar="KEY", help="the beginnings of keys, as `ls` shows them; all without"
+        "keys", nargs="*", metavar="KEY", help="the first characters of keys, as `ls` shows them (default: all keys)"
     )
     add_json(parser, "print one JSON object")
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Serve the dashboard of a running service, and open it in the browser.
 
-It shows jobs, workers, splits, each trainer's place in the cache, and throughput, live. Who has the address that is
-printed can also control the service from the page. In a notebook, `svc.dashboard()` shows the same under the cell."""
+It shows jobs, workers, splits, each trainer's place in the cache, and throughput, live. Anyone who has the printed
+address can also control the service from the page. In a notebook, `svc.dashboard()` shows the same under the cell."""
 EXAMPLES = """\
   dsnb dashboard                        of the only service of yours on this machine
   dsnb dashboard digits --port 8050     of the one called `digits`, on a port of your choice

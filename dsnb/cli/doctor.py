@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from dsnb.wire.discovery import Connection
 
 DESCRIPTION = """\
-Check what about this machine and this Python could be in dsnb's way.
+Check this machine and this Python for problems that affect dsnb.
 
-Versions, processors, memory, limits, ports, proxies, and what killed processes left. Each finding comes with a remedy.
-The exit code is 1 if something cannot work."""
+It checks versions, processors, memory, limits, ports, proxies, and what killed processes left behind. Each problem
+comes with a remedy. The exit code is 1 if something cannot work."""
 EXAMPLES = """\
   dsnb doctor                    read this first when something hangs or cannot be reached
   dsnb doctor --json             for a script

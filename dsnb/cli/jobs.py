@@ -31,10 +31,10 @@ Pause, resume or cancel a job.
 A paused job delivers nothing until it is resumed, and loses nothing. Cancelling a job ends each of its readers with an
 error that says who cancelled it."""
 RECEIPT_DESCRIPTION = """\
-Say what was delivered of an epoch of a job.
+Show what an epoch of a job delivered.
 
-Of how many elements, what is missing and what came twice, for each reader and for each worker that was lost. The exit
-code is 0 if each element is known to have come once, else 1."""
+For the epoch, each reader and each lost worker: how many of the elements came, how many are missing, and how many came
+twice. The exit code is 0 if each element is known to have come exactly once, else 1."""
 DRAIN_DESCRIPTION = """\
 Have a worker finish its work and leave.
 

@@ -48,8 +48,8 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 def add_token_file(parser: argparse.ArgumentParser, meaning: str = "") -> None:
     """Add `--token-file`. There is no `--token`: other users of the machine can see a process's arguments."""
     default = (
-        "a file that holds the service's token (default: the token of a service of yours on this machine is found "
-        "by itself; for others, the variable DSNB_TOKEN)"
+        "a file that holds the service's token (default: the tokens of your services on this machine are found "
+        "automatically; for other services, the variable DSNB_TOKEN)"
     )
     parser.add_argument("--token-file", metavar="FILE", help=meaning or default)
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Write one page about a run: verdicts, throughput, trainers, splits, workers, events.
 
-The page needs no network. It is made of a file that --record or svc.record() kept, of which it tells the whole; or of a
-running service, which it watches for two seconds. Of two kept files it makes a page that shows both runs side by side:
-verdicts, rates, waits and operations, with the differences."""
+The page needs no network. It covers the whole of a run that --record or svc.record() saved to a file, or the next two
+seconds of a running service. For two such files, it shows both runs side by side: verdicts, rates, waits and
+operations, with the differences."""
 EXAMPLES = """\
   dsnb report run.db run.html    of a run that was kept
   dsnb report digits run.html    of the running service called `digits`

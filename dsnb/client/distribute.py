@@ -105,9 +105,9 @@ def distribute(
             from their beginning, so that elements may come twice and none is missing. "drop": never produce anything
             again that was partly delivered. "raise": as None, but lost data raise a `DataLossError`; the next `next`
             continues with the others.
-        weight: The job's share of processors that its workers lack: a job that needs less than its part gets what it
-            needs, and the others divide the rest by their weights. All clients of a job pass the same weight. See
-            docs/several_jobs.md.
+        weight: The job's weight when jobs want more processors than their workers have: a job that needs less than its
+            part gets what it needs, and the others divide the rest in proportion to their weights. All clients of a job
+            pass the same weight. See docs/several_jobs.md.
 
     Returns:
         A function from dataset to dataset. The new dataset has the elements of the old one, in an order that holds

@@ -157,7 +157,7 @@ class DataService:
             >>> import dsnb
             >>> with dsnb.start(workers=1) as svc:
             ...     print(svc.explain(1.0))
-            No job was read long enough to say anything of it.
+            No job has been read for long enough to say what limits it.
         """
         return explain_over(self.status, max(1.0, seconds), self._history)
 
@@ -169,12 +169,12 @@ class DataService:
 
     @checked(job_name=text, epoch=optional(_EPOCH))
     def receipt(self, job_name: str, epoch: int | None = None) -> Receipt:
-        """Return what was delivered of one epoch of a job: of how many elements, what is missing, what came twice.
+        """Return what one epoch of a job delivered: how many of the elements came, are missing, or came twice.
 
         Two counts that are made independently prove it: the numbers of the elements that were consumed, and each
         reader's own count. A number that is not known, as after a reader was killed, is -1, and `notes` says why.
-        Receipts are kept as long as the job, of its newest 1,000 epochs, and survive a restart of the dispatcher. The
-        last 100 jobs that were cancelled or anonymous leave that of their newest epoch.
+        Receipts of a job's newest 1,000 epochs are kept as long as the job, and survive a restart of the dispatcher. Of
+        the last 100 jobs that were cancelled or anonymous, the receipt of the newest epoch is kept.
 
         If its readers set `Options(receipts=True)`, the receipt has a digest of the contents too. It is the same for
         epochs and runs that delivered the same elements, in whatever order and with any number of readers and workers.

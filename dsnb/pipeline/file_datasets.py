@@ -44,8 +44,8 @@ class TextLineDataset(Dataset):
 
     Raises:
         InvalidArgumentError: for other arguments, and for a URL with a password. While reading: FileNotFoundError in
-            place of a file's lines, before the next file; UnavailableError in place of the rest of a file that its
-            store does not give; UnicodeDecodeError in place of a line that is not valid UTF-8.
+            place of a file's lines, before the next file; UnavailableError in place of the rest of a file that
+            cannot be read from its store; UnicodeDecodeError in place of a line that is not valid UTF-8.
         FailedPreconditionError: a package that a URL needs is not installed.
 
     Example:
@@ -85,9 +85,9 @@ class TFRecordDataset(Dataset):
 
     Raises:
         InvalidArgumentError: for other arguments, and for a URL with a password. While reading: FileNotFoundError in
-            place of a file's records; UnavailableError in place of the rest of a file that its store does not give;
-            DataLossError with the file and the offset in place of a damaged record, and in place of the rest of a file
-            that is truncated or whose record boundaries are lost.
+            place of a file's records; UnavailableError in place of the rest of a file that cannot be read from its
+            store; DataLossError with the file and the offset in place of a damaged record, and in place of the rest of
+            a file that is truncated or whose record boundaries are lost.
         FailedPreconditionError: a package that a URL needs is not installed.
 
     Example:
@@ -190,7 +190,7 @@ class WebDataset(Dataset):
     Raises:
         InvalidArgumentError: for anything else, and for a URL with a password. While reading: FileNotFoundError in
             place of a shard; DataLossError in place of the rest of a shard that is damaged or truncated;
-            UnavailableError in place of the rest of a shard that its store does not give.
+            UnavailableError in place of the rest of a shard that cannot be read from its store.
         NotFoundError: no file matches a pattern with `*`.
         FailedPreconditionError: a package that a URL needs is not installed.
 

@@ -82,7 +82,7 @@ def test_who_will_fall_off_is_told_when() -> None:
         lane = layout(*shown(*map(at, lags))).lanes[0]
         return lane.status_text, lane.forecast, lane.direction
 
-    assert told(40, 50) == ("50 behind", "falls off in 5.0 s", "left")
+    assert told(40, 50) == ("50 behind", "loses data in 5.0 s", "left")
     assert told(50, 40) == ("40 behind", "catching up, 10/s", "right")
     assert told(40, 40) == ("40 behind", "keeps up", "")
     assert told(0, 0) == ("up to date", "", "")

@@ -476,9 +476,9 @@ def remembered(
 
     Returns:
         The function, with the methods `explain` and `forget`. It can store arrays, numbers, text, and lists, tuples,
-        dicts, sets, named tuples and dataclasses of them, and any object with `to_cache` and `from_cache`. Of a call
-        with another result only the call is recorded, not the result, and a warning names the part that cannot be
-        stored.
+        dicts, sets, named tuples and dataclasses of them, and any object with `to_cache` and `from_cache`. If a result
+        contains anything else, only the call is recorded, without its result, and a warning names the part that cannot
+        be stored.
 
     Raises:
         InvalidArgumentError: when the function is called with an argument that has no comparable value, such as an open

@@ -263,7 +263,7 @@ def _eviction_text(seconds: float, on_lag: str) -> str:
         return ""
     soon = format_duration(max(1.0, seconds))
     return {"wait": f"others wait for it in {soon}", "spill": f"goes to disk in {soon}"}.get(
-        on_lag, f"falls off in {soon}"
+        on_lag, f"loses data in {soon}"
     )
 
 

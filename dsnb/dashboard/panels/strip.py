@@ -15,11 +15,14 @@ from dsnb.monitor.formatting import format_count
 from dsnb.monitor.snapshot import JobStatus
 
 _CACHE_WINDOW = (
-    "Each worker keeps its newest elements in memory. A trainer that falls behind this window skips what it misses, "
-    "makes the others wait, or reads from disk, as its on_lag says."
+    "Each worker keeps its newest elements in memory. A trainer that falls behind this window skips the evicted "
+    "elements, makes the others wait, or reads from disk, depending on its on_lag."
 )
 _SHARING_CODE = "cross_trainer_cache=dsnb.CrossTrainerCache(trainer_id)"
-_ON_LAG_TOOLTIPS = {"wait": "others wait for it at the cliff", "spill": "what it misses is kept on disk"}
+_ON_LAG_TOOLTIPS = {
+    "wait": "elements that it needs are not evicted: the others wait for it",
+    "spill": "evicted elements that it needs are kept on disk",
+}
 
 
 def strip(view: View) -> Html:

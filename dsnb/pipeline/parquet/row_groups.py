@@ -127,7 +127,7 @@ class RowGroupReader:
         Raises:
             FileNotFoundError: the file is not there.
             DataLossError: the row group is damaged, or the file is not the one whose footer was read.
-            UnavailableError: its store does not give it.
+            UnavailableError: it cannot be read from its store.
         """
         path = self._files[file]
         try:

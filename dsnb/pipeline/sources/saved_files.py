@@ -149,7 +149,7 @@ class SavedReader:
 
         Raises:
             DataLossError: the file is damaged or cut off.
-            UnavailableError: its store does not give the rest.
+            UnavailableError: the rest cannot be read from its store.
         """
         head = self._file.read(HEAD.size)
         if not head:

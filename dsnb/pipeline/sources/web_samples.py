@@ -62,7 +62,7 @@ class SampleReader:
 
         Raises:
             DataLossError: the shard is damaged or cut off.
-            UnavailableError: its store does not give the rest.
+            UnavailableError: the rest cannot be read from its store.
         """
         return next(self._samples, None)
 
