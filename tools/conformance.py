@@ -45,8 +45,8 @@ A line that is left out gives the reason: it cannot apply, or the feature does n
 the line says how. An error has the class of the tf.data service's error, or a subclass of it, and contains the words
 that the tf.data service's tests look for, unless the line says otherwise.
 
-Two sections are left out completely. Saving by the workers of a service (lines 253 to 303): `Dataset.save` writes from
-the process that calls it, in front of which a service may make the elements, and `Dataset.load` reads. The autoscaler
+Two sections are left out completely. Saving by the workers of a service (lines 253 to 303): in dsnb, the process that
+calls `Dataset.save` writes the elements, even if a service produces them, and `Dataset.load` reads them. The autoscaler
 (315 to 325): dsnb's own follows other rules, and its tests are in `tests/dispatcher/test_autoscaler.py`.
 """
 
