@@ -9,7 +9,7 @@ from dsnb.monitor.snapshot import Snapshot
 from dsnb.monitor.verdict import Verdict, is_read, latest_verdicts
 from dsnb.notebook.display import verdicts_html
 
-_NO_VERDICT_TEXT = "No job was read long enough to say anything of it."
+_NO_VERDICT_TEXT = "Not enough data yet: no job was read for long enough to judge it."
 
 
 class Explanation(tuple[Verdict, ...]):
@@ -17,7 +17,7 @@ class Explanation(tuple[Verdict, ...]):
 
     Example:
         >>> Explanation()
-        No job was read long enough to say anything of it.
+        Not enough data yet: no job was read for long enough to judge it.
     """
 
     __slots__ = ()

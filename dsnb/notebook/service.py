@@ -157,7 +157,7 @@ class DataService:
             >>> import dsnb
             >>> with dsnb.start(workers=1) as svc:
             ...     print(svc.explain(1.0))
-            No job was read long enough to say anything of it.
+            Not enough data yet: no job was read for long enough to judge it.
         """
         return explain_over(self.status, max(1.0, seconds), self._history)
 
