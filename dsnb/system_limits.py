@@ -113,7 +113,7 @@ def nearly_out_of_files() -> bool:
 
 
 def _too_many_threads_error() -> ResourceExhaustedError:
-    limits = "; ".join(_thread_limits()) or "no limit is known: the memory may be at its end"
+    limits = "; ".join(_thread_limits()) or "no limit is known; the system may be out of memory"
     return ResourceExhaustedError(
         f"the system starts no more threads: process {os.getpid()} has {_threads():,} ({limits})",
         did="the operation that needed another one failed; everything else continues",

@@ -496,9 +496,9 @@ class CoordinatedStage(JobReader):
             return  # it was counted as lost, and has all rounds
         if isinstance(refusal, NotFoundError):
             raise FailedPreconditionError(
-                f"{self._consumer_name} of job {self._options.job_name!r} is another reader now: a new one has taken "
-                "its index, another consumer has begun the pass again at a saved position, or the dispatcher did not "
-                "hear from this one for longer than client_timeout_ms",
+                f"this reader is no longer {self._consumer_name} of job {self._options.job_name!r}: a new reader has "
+                "taken its index, another consumer has gone back to a saved position, or the dispatcher got no report "
+                "from this reader for longer than client_timeout_ms",
                 did="the others continue with the reader that has its index",
                 hint="iterate the dataset again: it joins the others at their next round. If another consumer went "
                 "back to a saved position, load it here too",

@@ -58,8 +58,8 @@ def warn_absent_or_paused(joined: JoinReply) -> None:
     """Warn of missing workers or a pause, which keep elements from coming."""
     if joined.missing_shards:
         errors.warn(
-            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.missing_shards)}: they come only if "
-            "the worker does, before the others have ended; start it, or shorten "
+            f"job {joined.job_name!r} has no worker for shard {', '.join(joined.missing_shards)}: its elements arrive "
+            "only if the worker joins before the other shards have ended. Start the worker, or shorten "
             "DispatcherConfig(worker_addresses=...)",
             DsnbWarning,
         )
@@ -148,7 +148,7 @@ def service_hangs(address: str, seconds: float) -> UnavailableError:
         f"nothing has come from the service at {address} for {seconds:.0f} seconds, and neither its dispatcher nor a "
         "worker answers",
         did="the read continues where it was if you call `next` again",
-        hint="does a cell block its interpreter, or is its process suspended? If it hangs for good, end it and start "
+        hint="does a long-running cell block it, or is its process suspended? If it hangs for good, end it and start "
         "it again",
     )
 

@@ -161,10 +161,10 @@ class RankStage(JobReader):
         if origin.location.before is None:
             self._buffer.clear()
             raise FailedPreconditionError(
-                f"rank {self._rank} joins an epoch that was begun, of which elements are lost, so it cannot tell which "
-                "elements make a step",
-                did="it got no element",
-                hint="load a saved position in all ranks, or begin anew under another job_name",
+                f"rank {self._rank} joined an epoch that is under way and has lost elements, so it cannot tell where a "
+                "step begins",
+                did="it received no element",
+                hint="load a saved position in all ranks, or start again under another job_name",
             )
         self._aligned = True
         self._left_out = self._unconsumed_left_out = -origin.location.before % self._ranks
@@ -200,7 +200,7 @@ class RankStage(JobReader):
 
     def track_consumption(self, *, buffered: bool = False) -> ConsumptionListener:
         """Count a whole step as consumed when the user has received this rank's element."""
-        del buffered  # elements are held here in any case, so those of a broken step are this rank's
+        del buffered  # always true for the reader: this stage itself holds the elements of incomplete steps
         return _StepListener(self, self._reader.track_consumption(buffered=True))
 
     def elements_of(self, steps: int) -> int:

@@ -162,10 +162,10 @@ class ServiceStage(Stage):
             self.wait_ns = self._waited_before + reader.wait_ns
 
     def _begins_next_epoch(self) -> bool:
-        """Whether to join the next epoch, because this loop has begun with the end of the last one; leaves that.
+        """Leave the epoch if nothing was left of it for this loop; returns whether to join the next one.
 
-        A loop that takes exactly as many steps as the epoch has, leaves without hearing of the end. So the dispatcher
-        lets the next loop continue that epoch, and only now is it known that nothing was left.
+        A loop that takes exactly as many steps as the epoch has stops before it receives the end. So the dispatcher
+        lets the next loop continue that epoch, and only that loop finds that nothing is left.
         """
         reader = self._reader
         if reader is None or not reader.returned or reader.delivered or self._skippable:

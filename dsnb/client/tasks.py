@@ -326,7 +326,7 @@ class TaskTable:
         known = self._task_reads.get(task.task_id)
         if self.choice.local_only:
             stays = known is not None and (task.unassigned or task.worker_uid == known.info.worker_uid)
-        else:  # what it has begun it follows to any worker: others may not have the rest
+        else:  # A task that this reader has begun is read on any worker: other readers may not be sent the rest.
             stays = known is not None or task.task_id in self._previous_holdings or task.task_id in self._taken_in
         if stays or (task.unassigned and task.task_id in self._left_out):
             return stays
@@ -384,7 +384,7 @@ class TaskTable:
         granted = task_read.account.granted
         try:
             task_read.connection = self._connect(task_read, sink)
-            if task_read.account.granted > granted:  # by the user's thread, meanwhile: the request lacks it perhaps
+            if task_read.account.granted > granted:  # the user's thread granted more, which the request may lack
                 self._send_credit(task_read)
         except (UnavailableError, NotFoundError) as error:
             final_error = self._handle_broken(task_read, error)

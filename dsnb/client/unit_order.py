@@ -180,9 +180,9 @@ class UnitOrder(Generic[TaskT]):
         self.due = unit.unit_end
 
     def _skip_lost_units(self) -> bool:
-        """Let the next unit that a task has be due; False if the one that is due may still come, or there is no other.
+        """Skip from the due unit to the next announced one; False if the due one may still come, or there is no other.
 
-        The dispatcher gives units out in ascending order.
+        A task that has announced no later unit may still get the due one: units are assigned in ascending order.
         """
         if not self._task_of or any(
             units.last_unit < self.due and not self._is_over(task) for task, units in self._tasks.items()

@@ -111,7 +111,7 @@ class DispatcherConfig:
     job_gc_check_interval_ms: int = _DEFAULT_GC_CHECK_INTERVAL_MS
     job_gc_timeout_ms: int = _DEFAULT_GC_TIMEOUT_MS
     worker_timeout_ms: int = _DEFAULT_WORKER_TIMEOUT_MS
-    _: KW_ONLY  # those before stand in the original's order
+    _: KW_ONLY  # the fields above are positional, in the order of the tf.data service
     host: str = "127.0.0.1"
     dispatcher_address: str | None = None
     tls: bool | None = None

@@ -49,7 +49,7 @@ class Core(Context):
         """Check the invariants that hold between any two events."""
         invariants.validate(self.state)
         passes = {(job.name, number) for job in self.state.jobs.values() for number in job.iterations}
-        assert set(self.transient.consumer_states) <= passes, "where consumers are is kept of a pass that is gone"
+        assert set(self.transient.consumer_states) <= passes, "consumer states are kept for an iteration that is gone"
         assert set(self.transient.worker_deadlines) == set(self.state.workers), (
             "a worker has no deadline, or a deadline no worker"
         )

@@ -19,7 +19,7 @@ def validate(state: State) -> None:
         assert job.dataset_id in state.datasets, "a job's dataset is unknown"
         for iteration in job.iterations.values():
             _validate(state, iteration)
-            assert (iteration.rounds is not None) == bool(job.num_consumers), "a pass has rounds, or its job consumers"
+            assert (iteration.rounds is not None) == bool(job.num_consumers), "rounds without consumers, or the reverse"
 
 
 def _validate(state: State, iteration: Iteration) -> None:
@@ -35,7 +35,7 @@ def _validate(state: State, iteration: Iteration) -> None:
     if iteration.rounds is not None:
         iteration.rounds.validate()
         here = {client for client in iteration.rounds.client_ids if client}
-        assert here == set(iteration.clients), "a client has no place among the consumers, or a place no client"
+        assert here == set(iteration.clients), "the clients of an iteration are not those of its consumers"
     for number, provider in enumerate(iteration.providers):
         assert 0 <= provider.next <= provider.count, "more splits were given than there are"
         held = [
@@ -53,4 +53,4 @@ def _validate_shards(state: State, iteration: Iteration) -> None:
     assert len(held) == len(set(held)), "two tasks have one shard"
     for task in tasks:
         expected = ENDED if task.ended else BEGUN
-        assert iteration.shards[task.shard] == expected, "a shard is not what its task is"
+        assert iteration.shards[task.shard] == expected, "a shard has another state than its task"

@@ -134,18 +134,18 @@ class Rounds(msgspec.Struct, forbid_unknown_fields=True):
     def validate(self) -> None:
         """Check the invariants that hold between any two events."""
         assert not self.waiting_tasks or not self.schedules, "rounds were planned without a task that begins again"
-        firsts = [lineup.first_round for lineup in self.schedules]
-        assert firsts == sorted(set(firsts)), "lineups are not in the order of their rounds"
+        firsts = [schedule.first_round for schedule in self.schedules]
+        assert firsts == sorted(set(firsts)), "schedules are not in the order of their rounds"
         for schedule in self.schedules:
-            assert schedule.tasks or schedule is self.schedules[-1], "the end is not the last"
+            assert schedule.tasks or schedule is self.schedules[-1], "the end is not the last schedule"
             assert self.leftovers is None or not self.schedules[-1].tasks, "the end is not planned"
-            assert len(schedule.tasks) == len(schedule.task_rounds), "a lineup is torn"
-            assert len(schedule.tasks) == len(set(schedule.tasks)) or schedule.joined, "a task stands in a lineup twice"
+            assert len(schedule.tasks) == len(schedule.task_rounds), "a schedule has not one task round for each task"
+            assert len(schedule.tasks) == len(set(schedule.tasks)) or schedule.joined, "a schedule has a task twice"
             assert not schedule.joined or len(schedule.tasks) == len(self.client_ids), "a consumer gets nothing"
         present = [self.client_ids[index] for index in self.present_consumers]
         assert not self.halted or all(present), "consumers are halted, and not all of them are there to agree"
         here = [client for client in self.client_ids if client]
-        assert len(here) == len(set(here)), "a client is two consumers"
+        assert len(here) == len(set(here)), "one client reads for two consumers"
 
 
 def plan_rounds(

@@ -410,7 +410,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
         task.splits_given.clear()
         begin = record.start_position
         if begin is None or not begin.taken_over:
-            task.incarnation += 1  # clients said of the one before what they have of the old sequence
+            task.incarnation += 1  # what clients reported of the previous incarnation belongs to the old sequence
             task.restarts, task.earlier_elements = task.restarts + 1, task.earlier_elements + record.delivered
             task.sequence_incarnation, task.all_splits, task.total_splits, task.consumed_positions = (
                 task.incarnation,
@@ -420,7 +420,7 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             )
             if self.jobs[task.job].mode == "DYNAMIC":
                 task.start_position = None  # the splits of the resumed position are lost
-        else:  # what clients said that they consumed: they may be lost before the worker's first report
+        else:  # Keep what clients reported as consumed: they may be lost before the worker's first report.
             task.consumed_positions = merge_positions(task.consumed_positions, begin.trainers)
         for given in begin.splits if begin is not None else ():
             self._set_grant(task, given)

@@ -143,7 +143,7 @@ class DaskPool:
         return self._count
 
     def capacity(self) -> int | None:
-        """Unknown: what a cluster can grow to is known to whatever starts its workers."""
+        """None: only the system that starts the Dask workers knows how far the cluster can grow."""
         return None
 
     def stderr_of(self, uid: str) -> tuple[str, ...]:
@@ -169,7 +169,8 @@ class DaskPool:
             )
         deadline = time.monotonic() + _SCALE_TIMEOUT_S
         if count != here or (self._cluster is not None and self._count not in (0, count)):
-            self._cluster.scale(count)  # also to what runs already: more may be asked for, and be queued
+            # Even if `count` run already: an earlier call may have requested more, which are still queued.
+            self._cluster.scale(count)
             # A plugin cannot be registered while Dask workers close.
             while len(self._client.nthreads()) > count and time.monotonic() < deadline:
                 time.sleep(_POLL_S)

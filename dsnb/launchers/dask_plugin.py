@@ -127,7 +127,7 @@ async def _in_daemon_thread(call: Callable[[], None]) -> None:
 async def _withdraw(worker: Any, plugin: str) -> None:
     """Take a plugin away from the cluster, unless it serves somewhere.
 
-    Of the Dask workers in which it failed, one does so.
+    If it failed in several Dask workers, only the one with the lowest address does this.
     """
     with suppress(Exception):  # the Dask worker or its scheduler closes; the next Dask worker tries again
         for _ in range(_MAX_POLLS):

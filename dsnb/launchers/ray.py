@@ -30,7 +30,7 @@ from dsnb.monitor.formatting import plural
 from dsnb.worker.config import WorkerConfig
 
 _PLACEMENT_S = 5.0
-"""How long a worker waits for resources that Ray says there are not, before `start` goes on without it."""
+"""How long `start` waits for a worker for which Ray reports no free resources, before it goes on without it."""
 _PLACED = "placed"
 _NO_ROOM = ("NO_RESOURCES", "INFEASIBLE")
 """Ray's words for a placement group that it tried to place, and could not. It tries again."""

@@ -192,7 +192,7 @@ def _trainer_rate(run: JobRun, name: str) -> float | None:
 
 
 def stage_quantities(first: JobRun, second: JobRun) -> Iterator[Quantity]:
-    """What each operation takes for one element that leaves it; several operations of one name are counted through."""
+    """What each operation takes for one element that leaves it; operations with the same name are numbered."""
     one, other = _numbered(first.job.stages), _numbered(second.job.stages)
     for name in dict.fromkeys((*one, *other)):
         yield Quantity(

@@ -156,10 +156,10 @@ def _check_detached(settings: ClusterSettings) -> None:
 
 
 def _known(name: str | None, settings: ClusterSettings) -> DataService | None:
-    """The service that a call means: of this process, with the name or the only one; or one that outlives kernels.
+    """The running service that a call of `start` refers to, of this process or one that outlives kernels; else None.
 
-    Without a name, a service that outlives kernels is meant only by a call with its settings: it may be somebody
-    else's.
+    A call without a name refers to a service that outlives kernels only if the settings are the same: another one may
+    be somebody else's.
 
     Raises:
         FailedPreconditionError: the service of that name outlives kernels, which was not asked for.

@@ -306,4 +306,4 @@ def translate_os_error(error: OSError, doing: str, did: str = "") -> DsnbError:
         return PermissionDeniedError(what, did=did, hint="give a folder that this user may write to")
     if error.errno == errno.ENAMETOOLONG:
         return InvalidArgumentError(what, did=did, hint="choose a shorter path")
-    return UnavailableError(what, did=did, hint="look whether the disk or the mount is in order")
+    return UnavailableError(what, did=did, hint="check the disk or the mount for errors")

@@ -29,7 +29,7 @@ _SAMPLE_EVERY: Final = 256
 _MIN_LINK_BYTES: Final = 2 << 20
 _DECAY_BYTES: Final = 64 << 20
 _MIN_BULK_BYTES: Final = 64 << 10
-_LINK_UNKNOWN_TEXT: Final = "none yet: the link is not known before 2 MB went over it in frames of 64 KB and more"
+_LINK_UNKNOWN_TEXT: Final = "none yet: the network speed is not known until 2 MB were sent in frames of 64 KB or more"
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ GRPC: Final = Transfer(name="grpc", over_network=True, carries_checksum=True)
 
 
 class _Signal(Enum):
-    RECHECK = "what the reader said may let go what waits for it"
+    RECHECK = "check again whether held-back messages can be sent"
 
 
 class _Batch(msgspec.Struct):

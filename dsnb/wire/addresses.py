@@ -13,7 +13,7 @@ from dsnb.errors import InvalidArgumentError, NotFoundError
 from dsnb.wire.security import check_token
 
 AUTO: Final = "auto"
-"""As a host to listen on: the address at which the machine that matters reaches this one."""
+"""As a host to listen on: the address of this machine on the route to the dispatcher, or else on the default route."""
 _ANY_OTHER_MACHINE: Final = "192.0.2.1:9"  # an address for documentation (RFC 5737): no machine has it
 
 

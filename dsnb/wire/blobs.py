@@ -75,5 +75,5 @@ def check_digest(digest: str, data: Any, how: str) -> None:
         raise DataLossError(
             f"the blob {digest} {how} damaged: its {len(data):,} bytes are not the ones that were registered",
             did="it was not used",
-            hint="register the dataset again; if that does not help, look whether disk and network are in order",
+            hint="register the dataset again; if that does not help, check the disk and the network for errors",
         )

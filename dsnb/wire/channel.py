@@ -399,7 +399,8 @@ class Channel:
         if isinstance(stated, DeadlineExceededError):
             self._hello_timeout_s *= 2  # the server may be slow
         details = str(error.details())
-        if not (cut_short and self._reason and isinstance(stated, DeadlineExceededError)):  # else it says nothing new
+        # Keep the earlier reason if this Hello only timed out because it had less time than usual.
+        if not (cut_short and self._reason and isinstance(stated, DeadlineExceededError)):
             self._reason = next((words for sign, words in _REASON_TEXTS.items() if sign in details), "no answer")
         if not self.token:
             if _ANOTHER_PROGRAM in details:
@@ -453,7 +454,7 @@ class Channel:
     def _unproven_error(self, server_message: str) -> UnavailableError:
         says = f"; it says: {server_message}" if server_message else ""
         return UnavailableError(
-            f"what answers at {self.address} does not prove that it is the server that is meant{says}",
+            f"the process that answers at {self.address} could not prove that it is the expected server{says}",
             did="its answer was dropped",
             hint="the server has ended and another program has its port, or it was started again with another token",
         )
@@ -462,7 +463,7 @@ class Channel:
         return DeadlineExceededError(
             f"the server at {self.address} takes and sends nothing",
             did=f"the transfer was given up after {_TRANSFER_STALL_S:g} seconds",
-            hint="does a cell block its interpreter, or is its process suspended? Try again when it answers",
+            hint="does a long-running cell block it, or is its process suspended? Try again when it answers",
         )
 
     def _unreachable_error(self, timeout: float) -> UnavailableError:
@@ -471,7 +472,7 @@ class Channel:
             f"no server answers at {self.address}{reason}",
             did=f"tried for {timeout:g} seconds",
             hint=f"{_files_hint()}check the address; `dsnb status` lists the services of this user. Is the "
-            "service running, or does a cell block its interpreter?",
+            "service running, or does a long-running cell block it?",
         )
 
 

@@ -3,7 +3,7 @@
 Pure: no threads, I/O or clock.
 """
 
-# ruff: noqa: B027 - a method with an empty body has no effect in a log to which its subject is unknown
+# ruff: noqa: B027 - a method with an empty body is the default for logs that do not need it
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ class ReadAhead:
 class ElementLog(ABC):
     """The elements of one task: which ones are kept, sent to which reader and consumed, and how far to produce.
 
-    Elements are numbered from 0. A method that has an implementation here has no effect in a log to which its subject
-    is unknown.
+    Elements are numbered from 0. Methods with an implementation here have no effect in logs that do not override them.
 
     Attributes:
         capacity: Most bytes that it may keep.

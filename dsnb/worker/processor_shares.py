@@ -41,13 +41,13 @@ _REMEMBERED_S = 3.0
 _MOSTLY = 0.5
 """The share of the last seconds in which the GIL must have seemed to limit the jobs."""
 _HELD_BACK = 0.02
-"""The share of the time for which its limit must hold a job back for it to want more."""
+"""A job counts as held back if its limit paused it for more than this share of an interval."""
 _LEAST_WITH_GIL = 0.8
 """Processors; below this, nobody waits long for the GIL, since the thread that holds it keeps a processor busy."""
 _MOST_WITH_GIL = 1.15
 """Processors; above this, it is not the GIL that limits the jobs: only one thread at a time runs with it."""
 _LONG_GIL_WAIT = 0.5
-"""How long threads wait for the GIL where it limits them, by how long they then keep it."""
+"""The GIL limits the jobs if threads wait for it longer than this, relative to how long they may then keep it."""
 _LEAST_LIMIT = 0.02
 """Processors; the least limit, so that no job stops."""
 _KEPT_ELEMENTS = 0.8
@@ -101,7 +101,7 @@ class ProcessorShares:
             uses: What each job did.
             seconds: The length of the interval.
             idle: How many processors were idle.
-            gil_wait: How long a thread waited for the GIL, by how long it may then keep it.
+            gil_wait: How long a thread waited for the GIL, relative to how long it may then keep it.
 
         Returns:
             For each job, how many elements per second it may make; None for any number.

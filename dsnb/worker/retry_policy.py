@@ -93,7 +93,7 @@ def _overdue(error: DsnbError, seconds: float) -> Exception:
         DeadlineExceededError(
             f"{error.what} for {seconds:.3g} seconds",
             did="the worker asks again, and this read continues where it was if you call `next` again",
-            hint="does a cell block the dispatcher's interpreter? If the dispatcher has ended, start it again where it "
+            hint="does a long-running cell block the dispatcher? If the dispatcher has ended, start it again where it "
             "was (its work_dir and port)",
         )
     )

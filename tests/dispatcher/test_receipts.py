@@ -160,7 +160,7 @@ def test_a_reader_that_died_makes_it_unknown_what_came_twice() -> None:
     found = told(service)
     assert (found.missing, found.twice) == (0, UNKNOWN)
     assert [reader.state for reader in found.readers] == ["died", "left"]
-    assert "died without saying what it had consumed last" in str(found)
+    assert "died without reporting the last elements consumed" in str(found)
 
 
 def test_what_a_reader_that_came_back_and_another_one_had_is_counted_as_twice() -> None:

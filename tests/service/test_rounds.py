@@ -152,7 +152,7 @@ def test_who_comes_with_an_index_that_is_taken_has_it_from_then_on(cluster: Clus
         before, consumers.iterators[1] = consumers.iterators[1], iter(consumers.datasets[1]).start()
         wait_until_all_read(cluster.status)
         consumers.rounds(4)
-        with pytest.raises(FailedPreconditionError, match="consumer 1 of job 'job' is another reader now"):
+        with pytest.raises(FailedPreconditionError, match="this reader is no longer consumer 1 of job 'job'"):
             first(1000, before)
         close(before)
 

@@ -271,7 +271,7 @@ def test_a_refusal_without_a_proof_is_no_word_of_the_worker(server: GrpcServer, 
     with reading(address(server), token="wrong") as reader:
         error = reader.error()
         assert isinstance(error, UnavailableError)
-        assert "does not prove that it is the server that is meant; it says: the token is wrong" in error.what
+        assert "could not prove that it is the expected server; it says: the token is wrong" in error.what
     assert worker.openings == []
 
 

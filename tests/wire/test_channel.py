@@ -377,7 +377,7 @@ def test_nothing_beyond_the_first_message_is_sent_before_the_server_has_proven_i
         server.stop(0)
         replies = {"PutBlob": [b""], "Hello": [b""]}
         with Impostor(server.port, lambda path: replies[path.rpartition("/")[2]]) as impostor:
-            with pytest.raises(UnavailableError, match="does not prove that it is the server that is meant"):
+            with pytest.raises(UnavailableError, match="could not prove that it is the expected server"):
                 channel.upload(PUT_BLOB, pieces, timeout=3)
             assert b"a-name" in impostor.shown
             assert b"what-is-in" not in impostor.shown

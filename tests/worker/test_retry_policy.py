@@ -90,4 +90,4 @@ def test_an_answer_that_is_late_for_too_long_is_told_although_the_connection_sta
     with pytest.raises(CancelledError):
         policy(0.1, given_up=lambda: bool(told), connected=lambda: True, on_overdue=told.append)(answering([AWAY]))
     assert isinstance(told[0], DeadlineExceededError)
-    assert "does a cell block the dispatcher's interpreter?" in told[0].hint
+    assert "does a long-running cell block the dispatcher?" in told[0].hint

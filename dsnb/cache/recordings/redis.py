@@ -163,7 +163,7 @@ class RedisConnection:
         return UnavailableError(
             f"the Redis server {self.address} cannot be reached ({type(error).__name__})",
             did="nothing was recorded or read there",
-            hint="look whether it runs, and whether host and port are right",
+            hint="check that it runs, and that host and port are right",
         )
 
     def setting(self, name: str) -> str:

@@ -233,7 +233,7 @@ class SegmentReader:
     def _damage_error(self, ref: FrameRef, why: str) -> DataLossError:
         return DataLossError(
             f"the segment {os.path.join(self._folder, ref.name)} is damaged: {why}",
-            hint="look whether the disk is in order",
+            hint="check the disk for errors",
         )
 
     def close(self) -> None:

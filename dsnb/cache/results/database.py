@@ -54,7 +54,7 @@ def _translate_error(error: sqlite3.Error, path: Path) -> DsnbError:
         return PermissionDeniedError(
             what, did="nothing was stored", hint="set DSNB_CACHE_DIRECTORY to a folder that you may write to"
         )
-    return UnavailableError(what, did="nothing was stored", hint="look whether the disk is in order")
+    return UnavailableError(what, did="nothing was stored", hint="check the disk for errors")
 
 
 def _foreign_error(path: Path) -> DsnbError:

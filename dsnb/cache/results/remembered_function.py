@@ -198,7 +198,7 @@ class Remembered(Generic[P, R]):
             with cache.store.reading() as index:
                 same = index.note_of(_entry_key(key))
         except DsnbError as error:
-            logger.warning("what is remembered of %s could not be asked: %s", self._key_maker.name, error)
+            logger.warning("the stored calls of %s could not be read: %s", self._key_maker.name, error)
             same = None
         if same is not None:
             return lambda: explain_miss(key, [CallNote.from_bytes(same)], codes)

@@ -162,7 +162,7 @@ class ResultStore:
         except UnavailableError as error:
             if timeout_s is None:
                 raise
-            logger.debug("the cache %s is left untidy: %s", self.directory, error)
+            logger.debug("the cache %s could not be cleaned up: %s", self.directory, error)
             return
         self._remove_unused_folders()
 
@@ -328,7 +328,7 @@ class ResultStore:
             with self._transaction() as index:
                 index.release_lease(lease)
         except DsnbError as error:
-            logger.debug("lease %d is left to fall with this process: %s", lease, error)
+            logger.debug("lease %d could not be released, and lasts until this process ends: %s", lease, error)
 
     def _check_intact(self, found: StoredResult) -> None:
         folder = self.directory / found.location
@@ -341,7 +341,7 @@ class ResultStore:
             raise DataLossError(
                 f"the result {folder} is missing or damaged",
                 did="it is not used any more",
-                hint="look whether the disk is in order, if this happens again",
+                hint="if this happens again, check the disk for errors",
             )
 
     def _mark_missing(self, location: str) -> None:

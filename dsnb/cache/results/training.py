@@ -294,7 +294,7 @@ class LocalTrainingCache(TrainingCache):
         try:
             return self._store.output_of(fingerprint_key)
         except (DsnbError, OSError) as error:
-            logger.warning("the cache could not be asked, so the step counts as changed: %s", error)
+            logger.warning("the cache could not be read, so the step counts as changed: %s", error)
             return None
 
     @checked(output_fingerprint_key=encodable, node_name=text, model_storage=_STORAGE)
@@ -312,7 +312,9 @@ class LocalTrainingCache(TrainingCache):
                 found, directory = leased
                 return _restore(found.type, node_name, directory, model_storage, output_fingerprint_key)
         except Exception as error:  # noqa: BLE001 - a broken cache must not break a training: the step runs again
-            logger.warning("the result of %r could not be read from the cache, and is none: %s", node_name, error)
+            logger.warning(
+                "the result of %r could not be read from the cache, and counts as missing: %s", node_name, error
+            )
             return None
 
 

@@ -225,7 +225,7 @@ def _decompose_by_name(value: Any, name: str) -> Decomposition:
     """A singleton that pickle stores by name, such as NumPy's ufuncs."""
     module = sys.modules.get(pickle.whichmodule(value, name))  # type: ignore[attr-defined]
     if module is None or getattr(module, name, None) is not value:
-        return unhashable(value, f"it calls itself {name!r}, and is not to be found by that name")
+        return unhashable(value, f"it is pickled by the name {name!r}, and that name does not refer to it")
     if extension_module(module.__name__) is not None:
         return Decomposition("function", encode_parts(name), (("module", module),), name)
     return library_reference(f"{module.__name__}.{name}")

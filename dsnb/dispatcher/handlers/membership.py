@@ -34,8 +34,8 @@ from dsnb.wire.ranges import Ranges
 JOBS_KEPT = 100
 """How many jobs without a client are kept in full."""
 _LATE_REPORT_S = 3.0
-"""How long after a client said that it cannot reach a worker a report does not show yet that the worker runs. The
-dispatcher may have been suspended, and the worker may have died since it sent the report."""
+"""A report shows that a worker runs only if it comes at least this long after a client said that it cannot reach the
+worker. If the dispatcher was suspended, the worker may have sent an earlier one and died since."""
 
 # ---- workers
 

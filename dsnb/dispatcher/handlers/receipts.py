@@ -200,12 +200,15 @@ def _received(job: Job, readers: list[ReaderReceipt], parts: list[TaskCoverage],
     died = sum(reader.state == "died" for reader in readers)
     if died:
         notes.append(
-            f"{plural(died, 'reader')} died without saying what it had consumed last: that counts as not delivered, "
-            "went to other readers, and may have come twice"
+            f"{plural(died, 'reader')} died without reporting the last elements consumed: these count as not "
+            "delivered, went to other readers, and may have come twice"
         )
     if died and lost:
         missing = UNKNOWN
-        notes.append("what it held of lost workers may have gone with it, and counts as delivered")
+        notes.append(
+            "elements of lost workers that a dead reader had received count as delivered, although it may not have "
+            "consumed them"
+        )
     if restarts and job.mode == "OFF":
         return delivered, missing, UNKNOWN if died else sum(part.earlier_elements for part in parts), notes
     if restarts:
@@ -259,7 +262,7 @@ def _received_by_ranks(job: Job, readers: list[ReaderReceipt], expected: int) ->
     """What the ranks of one order received of their own."""
     delivered = _total([reader.elements for reader in readers])
     if UNKNOWN in (expected, delivered):
-        note = "how many elements the epoch has is not known, or a rank died without saying what it had consumed last"
+        note = "how many elements the epoch has is not known, or a rank died without reporting the last ones consumed"
         return delivered, UNKNOWN, UNKNOWN, [note]
     missing = max(0, expected - delivered)
     if job.at_end == "drop":

@@ -59,8 +59,8 @@ class ChooseStage(SelectStage):
             index = -1
         if not 0 <= index < self._count:
             raise InvalidArgumentError(
-                f"the choice {draw!r} is no number of one of {self._count} datasets",
+                f"the choice {draw!r} is not the number of a dataset: they are numbered from 0 to {self._count - 1}",
                 did="the choice was left out; reading continues with the next",
-                hint=f"let `choice_dataset` give whole numbers from 0 to {self._count - 1}",
+                hint="let `choice_dataset` yield only these numbers",
             )
         return index

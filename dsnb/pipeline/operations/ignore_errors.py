@@ -1,4 +1,4 @@
-"""`Dataset.ignore_errors`: drops elements that failed, counts them, and stops to do so after too many."""
+"""`Dataset.ignore_errors`: drops elements that failed, up to a limit, and counts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN: Final = 3
 
 
 class IgnoreErrors(SameSpec, frozen=True, kw_only=True):
-    """The elements that did not fail; errors after the first `budget` stay, all are dropped without a budget."""
+    """The elements that did not fail. Errors after the first `budget` are raised; without a budget, none is."""
 
     runs_on_workers = False
 

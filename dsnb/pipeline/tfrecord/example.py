@@ -79,7 +79,7 @@ def parse_example(
     except (IndexError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise DataLossError(
             f"`serialized`: a record of {len(serialized):,} bytes is no tf.train.Example",
-            hint="read what the file holds in its own way: TFRecordDataset gives the bytes of each record",
+            hint="if the file holds something else, decode its records yourself: TFRecordDataset yields their bytes",
         ) from error
     return {name: _with_spec(name, spec, known.get(name), defaults or {}) for name, spec in features.items()}
 

@@ -157,9 +157,8 @@ class _SharedMemoryReadHandle(ReadHandle):
             except (EOFError, ConnectionError):
                 pass
             except OSError as failed:
-                error = SharedMemoryRefused(
-                    f"this process cannot look at the worker's memory ({describe_os_error(failed)})"
-                )
+                what = describe_os_error(failed)
+                error = SharedMemoryRefused(f"this process cannot map the worker's memory ({what})")
             except Exception as failed:  # noqa: BLE001 - a bug: without an error the reader would wait for ever
                 error = failed
             except BaseException:  # KeyboardInterrupt: a new read gets the lost messages' elements again
@@ -205,7 +204,7 @@ class _SharedMemoryReadHandle(ReadHandle):
         if header.kind == MessageKind.REFUSED:
             raise SharedMemoryRefused(text.decode(errors="replace"))
         if header.kind != MessageKind.PROOF or not self._caller.accepts(self._proof, [(PROOF_HEADER, text)]):
-            raise SharedMemoryRefused("what answers in this process's host does not prove that it is the worker")
+            raise SharedMemoryRefused("the process that answers on this host could not prove that it is the worker")
         self._proven = True
         self._connection.mark_proven()
         self._sink.accepted()

@@ -76,7 +76,7 @@ class ClientConnection:
             sent = send_with_descriptor(self._sock, data, descriptor, _NO_WAIT)
         except OSError as error:
             self.finish()
-            raise SharedMemoryRefused(f"the worker's socket takes nothing ({error})") from None
+            raise SharedMemoryRefused(f"the worker's socket cannot be written to ({error})") from None
         with self._lock:
             if sent < len(data):
                 self._unsent.append(data[sent:])
@@ -260,7 +260,7 @@ class ClientConnection:
             SharedMemoryRefused: the descriptor was not received.
         """
         if not self._descriptors:  # the kernel drops it if this process has too many open files
-            raise SharedMemoryRefused(f"this process cannot have the worker's memory: {open_files_text()}")
+            raise SharedMemoryRefused(f"this process cannot open the worker's memory: {open_files_text()}")
         try:
             self._mapping = PrivateMapping(self._descriptors[0], size)
             self._max_unsent_release = size // 8

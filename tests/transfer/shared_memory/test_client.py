@@ -290,6 +290,6 @@ def test_a_reader_that_may_open_no_more_files_is_refused_shared_memory() -> None
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, usual)
         assert isinstance(reader.errors[0], SharedMemoryRefused)
-        assert "cannot have the worker's memory" in str(reader.errors[0])
+        assert "cannot open the worker's memory" in str(reader.errors[0])
         reader.close()
     assert lines() == 0
