@@ -169,7 +169,7 @@ def test_a_rank_that_goes_back_ends_the_reading_of_the_others() -> None:
         again = iter(rank_of(cluster.service, 0, data))
         again.load_state_dict(iterators[0].state_dict())
         again.start()
-        with pytest.raises(FailedPreconditionError, match="begun the pass again at a saved position"):
+        with pytest.raises(FailedPreconditionError, match="gone back to a saved position"):
             list(iterators[1])
         for elements in (*iterators, again):
             elements.close()
