@@ -61,7 +61,9 @@ class TransientState(msgspec.Struct):
     former_workers: deque[tuple[str, ...]] = msgspec.field(default_factory=lambda: deque(maxlen=100))
     """Name, address and uid of workers that are gone: draining or removing one of them again is not an error."""
     last_tick: float = 0.0
-    """When the clock last ticked, plus what the deadlines were extended by since."""
+    """When the clock last ticked."""
+    standstills_s: float = 0.0
+    """For how long this process has stood still so far; see `Context.set_time`."""
     consumer_states: dict[tuple[str, int], list[ConsumerState]] = msgspec.field(default_factory=dict)
     """Where the consumers of each coordinated iteration are."""
     progress: dict[str, TaskReport] = msgspec.field(default_factory=dict)
@@ -126,18 +128,6 @@ class TransientState(msgspec.Struct):
         self.client_counts.pop(client_id, None)
         self.unreachable_workers.pop(client_id, None)
 
-    def postpone(self, seconds: float) -> None:
-        """Move all deadlines and idle times later, by the same number of seconds."""
-        for table in (
-            self.worker_deadlines,
-            self.client_deadlines,
-            self.iterations_unread_since,
-            self.jobs_unused_since,
-            self.datasets_unused_since,
-        ):
-            for key in table:
-                table[key] += seconds  # type: ignore[index]  # each table with its own kind of key
-
 
 class Context:
     """State and time for the handlers, and the records and instructions of the current decision.
@@ -152,11 +142,25 @@ class Context:
         self.config = config
         self.state = state or State()
         self.now = now
+        """The current time in seconds, without the standstills of this process. All kept times are of this kind."""
         self.entropy = 0
         """The entropy of an iteration that the current event creates."""
         self.transient = _transient_state(config, self.state, now)
         self.records: list[Record] = []
         self.instructions: list[Instruction] = []
+
+    def set_time(self, clock: float) -> None:
+        """Set the current time to that of the shell's clock, less the time for which this process has stood still.
+
+        It has stood still for as long as the last tick is more than two intervals ago. Called before each event, since
+        another one may come before the late tick.
+        """
+        transient = self.transient
+        self.now = clock - transient.standstills_s
+        late = self.now - transient.last_tick - 2 * self.config.job_gc_check_interval_ms / 1000
+        if late > 0:
+            transient.standstills_s += late
+            self.now -= late
 
     def record(self, record: Record) -> None:
         """Apply a record to the state, and have the shell write it to the journal."""

@@ -1,9 +1,9 @@
 """The dispatcher's core: an event and a time go in, records and instructions come out. Pure: no threads, I/O or clock.
 
 Theory of operation. Durable state is in `State`; only records change it. `TransientState` holds what matters only while
-this process lives: the deadlines of workers and clients, and since when an iteration or a job has had no client. A tick
-that comes late (a cell held the GIL for a minute) extends all deadlines by its lateness, so that a stall of the
-dispatcher does not make it declare workers and clients dead. If another event comes before that tick, it extends them.
+this process lives: the deadlines of workers and clients, and since when an iteration or a job has had no client. Time
+in which the dispatcher stood still (a cell held the GIL for a minute) does not count: a tick that comes late shows it.
+So a standstill of the dispatcher does not make it declare workers and clients dead.
 
 The handlers are in `dispatcher/handlers`, one module for each concern. They work on a `Context`.
 """
@@ -32,10 +32,10 @@ class Core(Context):
         This includes bugs of dsnb: records made before the exception have changed the state already, so the journal
         must get them.
         """
-        self.now, self.entropy = now, entropy
+        self.set_time(now)
+        self.entropy = entropy
         self.records, self.instructions = [], []
         reply, error = None, None
-        membership.extend_deadlines(self)
         try:
             reply = _HANDLERS[type(event)](self, event)
         except Exception as mistake:  # noqa: BLE001 - a bug may be anything

@@ -531,7 +531,7 @@ class Dispatcher:
         if request_reports:
             self.collect_reports()
         with self._changed:
-            self.core.now = self._clock()
+            self.core.set_time(self._clock())
             self._snapshot_seq += 1
             return snapshot(
                 self.core,

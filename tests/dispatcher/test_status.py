@@ -14,7 +14,7 @@ from tests.dispatcher.simulation import CONFIG, Service
 
 
 def status(service: Service, ledger: Statistics | None = None) -> Snapshot:
-    service.core.now = service.now
+    service.core.set_time(service.now)
     return snapshot(
         service.core, ledger or Statistics(), [EventStatus(time=1.0, level="info", text="begun")],
         seq=7, time=2.0, service="name", target="grpc://host:1", started=0.5,

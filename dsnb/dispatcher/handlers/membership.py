@@ -437,18 +437,6 @@ def _job_gc_timeout_s(core: Context) -> float:
 # ---- time
 
 
-def extend_deadlines(core: Context) -> None:
-    """If more than two intervals have passed since the last tick, extend all deadlines by the excess.
-
-    Called before each event: another one may come before the late tick, and the deadlines that it sets are not late.
-    """
-    interval = core.config.job_gc_check_interval_ms / 1000
-    late = core.now - core.transient.last_tick - 2 * interval
-    if late > 0:
-        core.transient.last_tick += late
-        core.transient.postpone(late)
-
-
 def tick(core: Context, _event: e.Tick) -> None:
     """Check all deadlines, and remove what has expired."""
     core.transient.last_tick = core.now
