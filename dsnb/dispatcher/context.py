@@ -152,8 +152,8 @@ class Context:
     def set_time(self, clock: float) -> None:
         """Set the current time to that of the shell's clock, less the time for which this process has stood still.
 
-        It has stood still for as long as the last tick is more than two intervals ago. Called before each event, since
-        another one may come before the late tick.
+        A standstill shows in the ticks: what exceeds two intervals since the last tick was one. Called before each
+        event and each snapshot, since these may come before the late tick.
         """
         transient = self.transient
         self.now = clock - transient.standstills_s

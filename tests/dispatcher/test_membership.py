@@ -304,6 +304,19 @@ def test_before_the_late_tick_no_worker_counts_as_overdue() -> None:
     assert {uid for _, uid in client.tasks.values()} == {alive.uid}
 
 
+def test_a_standstill_moves_no_deadline_of_others() -> None:
+    """With thousands of workers, moving all deadlines at each event took far longer than the events."""
+    service, _, [reporting, other] = at_work(2)
+    deadlines = service.core.transient.worker_deadlines
+    before = dict(deadlines)
+    for _ in range(3):
+        service.now += 600.0
+        service.report(reporting)
+    assert deadlines[other.uid] == before[other.uid]
+    service.tick(after=0.0)
+    assert other.uid in service.core.state.workers
+
+
 # ---- clients
 
 

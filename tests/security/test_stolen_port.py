@@ -311,7 +311,6 @@ def test_many_threads_may_share_a_channel_while_its_server_is_started_again(tmp_
                     dispatcher.restart()
                     dispatcher.wait_until_ready()
                     before = list(answers)
-                    # An answer may have been on its way when this one began to count; so two.
                     wait_for(
                         lambda before=before: all(now > was for now, was in zip(answers, before, strict=True)),
                         what="each thread to get answers again",
