@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
+
+from dsnb.arguments import short_repr
 from dsnb.errors import InvalidArgumentError
 from dsnb.pipeline.engine.selecting import SelectStage
 from dsnb.pipeline.engine.stage import Stage, as_list
@@ -58,8 +61,9 @@ class ChooseStage(SelectStage):
         except TypeError:
             index = -1
         if not 0 <= index < self._count:
+            shown = short_repr(draw.item() if isinstance(draw, np.generic) else draw)
             raise InvalidArgumentError(
-                f"the choice {draw!r} is not the number of a dataset: they are numbered from 0 to {self._count - 1}",
+                f"the choice {shown} is not the number of a dataset: they are numbered from 0 to {self._count - 1}",
                 did="the choice was left out; reading continues with the next",
                 hint="let `choice_dataset` yield only these numbers",
             )

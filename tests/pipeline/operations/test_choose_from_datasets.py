@@ -116,3 +116,11 @@ def test_spec_and_length() -> None:
 def test_wrong_arguments_are_refused_at_the_call(datasets: Any, choice: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         Dataset.choose_from_datasets(datasets, choice)
+
+
+@pytest.mark.parametrize("choice, shown", [(np.int64(7), "7"), (-1, "-1"), (0.5, "0.5"), ("b", "'b'")])
+def test_a_choice_that_is_no_number_of_a_dataset_is_shown_as_the_user_wrote_it(choice: Any, shown: str) -> None:
+    chosen = Dataset.choose_from_datasets([Dataset.range(3)] * 2, Dataset.from_tensors(choice))
+    with pytest.raises(InvalidArgumentError) as caught:
+        list(chosen)
+    assert caught.value.what == f"the choice {shown} is not the number of a dataset: they are numbered from 0 to 1"
