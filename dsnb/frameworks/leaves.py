@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsnb.elements.leaf_errors import invalid_leaf_error
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 
 Array = np.ndarray[Any, Any]
@@ -69,6 +70,8 @@ def unsupported_leaf_error(leaf: Any, framework: str) -> InvalidArgumentError:
           try:  convert it in a `map`: x.astype("M8[s]").astype(np.int64), the seconds since 1970
     """
     dtype = getattr(leaf, "dtype", None)
+    if getattr(dtype, "hasobject", False):
+        return invalid_leaf_error(leaf)
     if dtype is None:
         return InvalidArgumentError(
             f"an element contains a value of type {type(leaf).__name__}, which {framework} does not have",

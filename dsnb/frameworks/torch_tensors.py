@@ -24,6 +24,8 @@ from dsnb.frameworks.placement import DevicePlacement, Placement
 
 _CODES: Final = frozenset("?bBhHiIlLqQefdFD")
 """The codes of the dtypes that torch has."""
+_DLPACK_VERSION: Final = (1, 0)
+"""The first version of DLPack that can describe read-only arrays."""
 _BITS: Final = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 
@@ -81,26 +83,52 @@ def tensor_maker(torch: Any, *, copy: bool = False, pin: bool = False) -> Callab
         copy: Whether each tensor gets memory of its own.
         pin: Whether it is copied to page-locked memory.
     """
-    use_memory = _memory_user(torch)
+    share = _memory_sharer(torch)
 
     def convert(leaf: Any) -> Any:
-        bits, kind = (leaf, None) if _is_plain_array(leaf) else _as_plain_array(torch, leaf)
-        if bits is None:
-            return leaf
-        tensor = use_memory(bits.copy() if copy else bits)
-        if kind is not None:
-            tensor = tensor.view(kind)
-        return tensor.pin_memory() if pin else tensor
+        tensor = share(leaf.copy() if copy and isinstance(leaf, (np.ndarray, np.generic)) else leaf)
+        return tensor.pin_memory() if pin and isinstance(tensor, torch.Tensor) else tensor
 
-    return convert
+    return convert if copy or pin else share
 
 
-def _is_plain_array(leaf: Any) -> bool:
-    """Whether torch takes a leaf as it is. Most leaves pass; the checks of all others take as long as a tensor."""
-    if type(leaf) is not np.ndarray or leaf.dtype.char not in _CODES:
-        return False
-    flags = leaf.flags
-    return flags.c_contiguous and flags.aligned and leaf.dtype.isnative
+def _memory_sharer(torch: Any) -> Callable[[Any], Any]:
+    """Return the fastest function that makes a tensor of a leaf's own memory, also of a read-only array's.
+
+    `torch.from_dlpack` takes read-only arrays in newer releases only; `torch.from_numpy` warns of them.
+    """
+    from_dlpack = torch.from_dlpack
+
+    def share_described(array: Any) -> Any:
+        # Given the array itself, torch first looks for devices and older protocols, at the cost of a tensor.
+        return from_dlpack(array.__dlpack__(max_version=_DLPACK_VERSION))
+
+    def share(leaf: Any) -> Any:
+        # The usual leaves, without the checks of all that a leaf may be: those would cost as much as the tensor.
+        if type(leaf) is np.ndarray:
+            flags = leaf.flags
+            if flags.c_contiguous and flags.aligned:
+                try:
+                    return from_dlpack(leaf.__dlpack__(max_version=_DLPACK_VERSION))
+                except BufferError:  # DLPack has no words for its dtype
+                    pass
+        return _share_any(torch, share_described, leaf)
+
+    read_only = np.zeros(1)
+    read_only.flags.writeable = False
+    try:
+        share_described(read_only)
+    except (BufferError, RuntimeError, TypeError):
+        return partial(_share_any, torch, partial(_share_by_numpy, torch))
+    return share
+
+
+def _share_any(torch: Any, share: Callable[[Any], Any], leaf: Any) -> Any:
+    array, kind = _as_plain_array(torch, leaf)
+    if array is None:
+        return leaf
+    tensor = share(array)
+    return tensor if kind is None else tensor.view(kind)
 
 
 def _as_plain_array(torch: Any, leaf: Any) -> tuple[Any, Any]:
@@ -133,27 +161,7 @@ class _Alias:
         self._array = array
 
 
-def _memory_user(torch: Any) -> Callable[[Any], Any]:
-    """Return the fastest function that makes a tensor of an array's memory, also of a read-only array's.
-
-    `torch.from_dlpack` takes read-only arrays in newer releases only; `torch.from_numpy` warns of them.
-    """
-
-    def use_memory(array: Any) -> Any:
-        # Given the array itself, torch first looks for devices and older protocols, at the cost of a tensor.
-        return from_dlpack(array.__dlpack__(max_version=(1, 0)))
-
-    from_dlpack = torch.from_dlpack
-    read_only = np.zeros(1)
-    read_only.flags.writeable = False
-    try:
-        use_memory(read_only)
-    except (BufferError, RuntimeError, TypeError):
-        return partial(_use_memory_by_numpy, torch)
-    return use_memory
-
-
-def _use_memory_by_numpy(torch: Any, array: Any) -> Any:
+def _share_by_numpy(torch: Any, array: Any) -> Any:
     if array.dtype.char == "Q":  # C's second name of uint64, which `from_numpy` does not know
         array = array.view(np.uint64)
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))

@@ -91,6 +91,27 @@ def test_arrays_in_any_layout_arrive() -> None:
     assert table[0, 0] == 0
 
 
+def test_an_array_without_dimensions_is_a_tensor_whose_changes_stay_its_own() -> None:
+    number = np.array(3.0)
+    dataset = Dataset.range(2).map(lambda _: number)
+    for _epoch in range(2):
+        for tensor in dataset.iter_torch():
+            assert tensor.shape == ()
+            assert tensor.add_(1).item() == 4
+    assert number == 3
+
+
+def test_an_array_of_objects_is_the_same_error_as_without_torch() -> None:
+    dataset = Dataset.range(1).map(lambda _: np.array([1, None], dtype=object))
+    said = []
+    for elements in (iter(dataset), dataset.iter_torch()):
+        with pytest.raises(InvalidArgumentError) as raised:
+            next(elements)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+    assert said[0].startswith("an element contains an array of objects, which is not supported")
+
+
 def test_an_unsupported_leaf_is_the_error_of_its_element() -> None:
     def dated(x: Any) -> Any:
         return np.datetime64("2026-01-01") if x == 2 else x

@@ -78,12 +78,16 @@ class NumpyConverter:
     def _convert_all(self, run: Run) -> list[Any]:
         if self._structure is None:
             self._structure = structure_of(run[0])
-        elements = _to_numpy(run, self._structure)
-        if self._writable:
-            elements = _map_leaves(_copy_leaf, elements, self._structure)
-        if self._placement is not None:
-            elements = _map_leaves(self._placement.convert_leaf, elements, self._structure)
-        return elements
+        if self._placement is None:
+            return self._numpy_elements(run, self._structure)
+        if self._structure is LEAF and not self._writable and _ARRAY_TYPES.issuperset(map(type, run)):
+            # The usual batches: what other elements need would cost as much as a framework's object of an array.
+            return list(map(self._placement.convert_leaf, run))
+        return _map_leaves(self._placement.convert_leaf, self._numpy_elements(run, self._structure), self._structure)
+
+    def _numpy_elements(self, run: Run, structure: Structure) -> list[Any]:
+        elements = _to_numpy(run, structure)
+        return _map_leaves(_copy_leaf, elements, structure) if self._writable else elements
 
     def _convert_each(self, run: list[Any]) -> tuple[list[Any], Exception | None, list[Any]]:
         out: list[Any] = []
