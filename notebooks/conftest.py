@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jupyter_core.utils import ensure_event_loop
 
-QUICK = {"01_first_service.ipynb"}
+QUICK = {"03_modes_and_splits.ipynb"}
 """The notebooks that `pytest` runs as it is; the others are run by CI."""
 
 PEERS = {"10_outgrown.ipynb": "distributed", "11_pytorch.ipynb": "torch"}

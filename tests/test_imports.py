@@ -32,6 +32,7 @@ def test_nothing_is_collected_inside_and_the_collector_goes_on_behind() -> None:
 
 def test_what_was_made_inside_counts_as_old_and_nothing_is_kept_from_the_collector() -> None:
     sys.modules.pop("this", None)
+    gc.unfreeze()  # what tests/conftest.py froze
     with gc_paused():
         kept = [[] for _ in range(20_000)]
         sys.modules["this"] = ModuleType("this")

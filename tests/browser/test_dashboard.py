@@ -181,6 +181,7 @@ def test_a_finished_job_has_a_receipt_and_stays_in_the_columns_of_its_table(
     assert tab.page.evaluate(row) == "table-row"
 
 
+@pytest.mark.slow
 def test_the_services_own_dashboard_ends_with_it(tab: Tab) -> None:
     with dsnb.start(workers=1, name="own") as service:
         url = service.dashboard_url()

@@ -71,6 +71,7 @@ def test_each_element_is_produced_about_once(figures: dict[str, Any]) -> None:
     assert fast["elements"] <= figures["elements_produced"] <= 1.2 * (fast["elements"] + fast["lag"])
 
 
+@pytest.mark.slow
 def test_the_trainers_share_and_none_skips(figures: dict[str, Any]) -> None:
     hits = sum(trainer["hits"] for trainer in figures["trainers"])
 
@@ -80,6 +81,7 @@ def test_the_trainers_share_and_none_skips(figures: dict[str, Any]) -> None:
     assert figures["seconds_saved"] > 0
 
 
+@pytest.mark.slow
 def test_one_trainer_is_slower_and_its_lag_shows(figures: dict[str, Any]) -> None:
     fast, slow = figures["trainers"]
 
@@ -88,6 +90,7 @@ def test_one_trainer_is_slower_and_its_lag_shows(figures: dict[str, Any]) -> Non
     assert slow["largest_lag"] > 20
 
 
+@pytest.mark.slow
 def test_a_worker_is_added_after_a_verdict_that_says_that_a_trainer_waits(whole_run: tuple[Any, str]) -> None:
     before, added, after = whole_run[1].partition("The demo adds a worker: svc.scale(2)")
 
@@ -97,6 +100,7 @@ def test_a_worker_is_added_after_a_verdict_that_says_that_a_trainer_waits(whole_
     assert "accuracy" in after
 
 
+@pytest.mark.slow
 def test_progress_goes_to_standard_error(whole_run: tuple[dict[str, Any], str]) -> None:
     progress = whole_run[1]
 

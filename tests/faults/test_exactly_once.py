@@ -12,6 +12,7 @@ import pytest
 import dsnb
 from tests.faults.attack import TOLD_WITHIN_S
 from tests.faults.chaos import Scene, paced
+from tests.support.marks import slow
 from tests.support.waiting import wait_for
 
 TRANSFERS = ["grpc", "shared_memory"]
@@ -51,7 +52,7 @@ def test_a_worker_that_is_stopped_loses_nothing(scene: Scene) -> None:
     scene.check_each_once(3_000)
 
 
-@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("transfer", ["shared_memory", slow("grpc")])
 def test_what_a_killed_reader_had_not_consumed_comes_to_the_other(scene: Scene, transfer: str) -> None:
     scene.register(dsnb.Dataset.range(1_500))
     victim = scene.read(transfer=transfer, pause_s=0.004, gate=scene.gate)

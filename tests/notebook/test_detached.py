@@ -103,6 +103,7 @@ def test_a_kernel_that_asks_for_nothing_gets_it_as_it_is(capsys: pytest.CaptureF
     assert not first.stopped, "a `with` block over what runs already must not stop it"
 
 
+@pytest.mark.slow
 def test_it_is_scaled_from_any_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     service = start(workers=1)
     service.scale(3)
@@ -111,6 +112,7 @@ def test_it_is_scaled_from_any_kernel(capsys: pytest.CaptureFixture[str]) -> Non
     assert "now 2 worker(s) instead of 3" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_with_other_settings_it_is_replaced_only_on_request() -> None:
     service = start(workers=1)
     before = connection_of(service)
@@ -122,6 +124,7 @@ def test_with_other_settings_it_is_replaced_only_on_request() -> None:
     assert read(other) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_call_that_does_not_name_it_leaves_one_with_other_settings_alone() -> None:
     code = KERNEL.replace("workers=1", "workers=1, max_readers=3")
     with PythonProcess(["-c", code], stdin=True) as kernel:
@@ -135,6 +138,7 @@ def test_a_call_that_does_not_name_it_leaves_one_with_other_settings_alone() -> 
     assert not lasting.stopped
 
 
+@pytest.mark.slow
 def test_workers_started_by_a_command_outlive_the_kernel_too() -> None:
     command = dsnb.launchers.Command([sys.executable, "-m", "dsnb.worker", "{arguments}"])
     service = start(workers=1, on=command)
@@ -143,6 +147,7 @@ def test_workers_started_by_a_command_outlive_the_kernel_too() -> None:
     service.stop()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_started_leaves_the_one_that_runs() -> None:
     service = start(workers=1)
     with pytest.raises(UnimplementedError, match="cannot use"):
@@ -150,6 +155,7 @@ def test_what_cannot_be_started_leaves_the_one_that_runs() -> None:
     assert not service.stopped
 
 
+@pytest.mark.slow
 def test_kernels_that_start_one_at_the_same_time_get_the_same() -> None:
     with PythonProcess(["-c", KERNEL], stdin=True) as other:
         wait_for(lambda: discovery.read("lasting"), what="the claim of the other kernel", timeout=60)
@@ -158,6 +164,7 @@ def test_kernels_that_start_one_at_the_same_time_get_the_same() -> None:
         assert {job.name for job in service.status().jobs} == {"first kernel"}
 
 
+@pytest.mark.slow
 def test_a_connection_file_that_vanishes_is_written_again() -> None:
     service = start(workers=0)
     before = connection_of(service)
@@ -169,6 +176,7 @@ def test_a_connection_file_that_vanishes_is_written_again() -> None:
     discovery.retract(other)
 
 
+@pytest.mark.slow
 def test_modules_in_the_folder_of_the_notebook_do_not_shadow_those_of_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +185,7 @@ def test_modules_in_the_folder_of_the_notebook_do_not_shadow_those_of_the_servic
     assert read(start(workers=1)) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_service_that_ends_with_its_kernel_becomes_one_that_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     with dsnb.start(workers=1, name="lasting"):
         service = start(workers=1)
@@ -192,6 +201,7 @@ def test_the_reason_why_it_cannot_start_is_raised_in_the_kernel() -> None:
         start(workers=1, on=dsnb.launchers.Ray())
 
 
+@pytest.mark.slow
 def test_a_service_whose_process_is_killed_is_known_to_have_ended() -> None:
     service = start(workers=1)
     workers = [worker.pid for worker in service.status().workers]
@@ -252,6 +262,7 @@ def test_its_standard_error_goes_to_a_file_that_only_its_user_reads() -> None:
     assert not log_path("lasting").exists()
 
 
+@pytest.mark.slow
 def test_dsnb_stop_stops_it_and_no_other_service(capsys: pytest.CaptureFixture[str]) -> None:
     service = start(workers=1)
     with dsnb.start(workers=0, name="other") as other:

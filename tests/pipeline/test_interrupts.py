@@ -32,6 +32,7 @@ from tests.faults.chaos import paced
 from tests.pipeline.driving import MOST, context, drain, plain, run
 from tests.pipeline.test_dataset import CHAIN_STEPS
 from tests.support.interrupting import interrupted_at, interrupted_often
+from tests.support.marks import slow
 from tests.support.parquet import write_numbers
 from tests.support.requires import require_module
 from tests.support.shards import shard
@@ -70,6 +71,8 @@ def interrupted(dataset: Dataset, wants: list[int]) -> list[Any]:
 WANTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 # What has threads is told of interrupts there as of any other error.
 SERIAL = sorted(name for name in CHAIN_STEPS if name not in {"parallel map", "prefetch"})
+OFTEN = {"map", "rebatch", "flat_map", "shuffle", "parallel map"}
+"""The operations that each run of `pytest` interrupts anywhere."""
 
 
 @pytest.mark.slow
@@ -220,15 +223,17 @@ def check_any_line(build: Callable[[], Dataset], samples: int) -> None:
                 assert list(read_on(elsewhere)) == whole[begin:], f"interrupted at line {at} of {count.lines}"
 
 
-@pytest.mark.parametrize("name", CHAIN_STEPS)
+@pytest.mark.parametrize("name", [name if name in OFTEN else slow(name) for name in CHAIN_STEPS])
 def test_an_interrupt_anywhere_in_a_pipeline_loses_nothing(name: str) -> None:
     check_any_line(lambda: CHAIN_STEPS[name](Dataset.range(20).map(lambda x: x)), samples=40)
 
 
 @pytest.mark.parametrize(
     "build",
-    [lambda ds: ds.map(paced(0.001), num_parallel_calls=2), lambda ds: ds.map(paced(0.001)).prefetch(1)],
-    ids=["parallel calls", "prefetch"],
+    [
+        pytest.param(lambda ds: ds.map(paced(0.001), num_parallel_calls=2), id="parallel calls"),
+        pytest.param(lambda ds: ds.map(paced(0.001)).prefetch(1), id="prefetch", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupt_of_a_wait_leaves_its_lock_as_it_should_be(build: Callable[[Dataset], Dataset]) -> None:
     """Python's own `Condition` would not: it may stay locked, or be released twice."""
@@ -331,7 +336,7 @@ lost_files_are_no_matter = pytest.mark.filterwarnings(
 
 
 @lost_files_are_no_matter
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [name if name == "records" else slow(name) for name in FILES])
 def test_an_interrupted_read_of_files_goes_on_here_and_elsewhere(name: str, tmp_path: Path) -> None:
     dataset = FILES[name](tmp_path)
     with interrupted_at(TAKING_AND_READING, None) as count, closing(iter(dataset)) as elements:

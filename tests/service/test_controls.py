@@ -118,6 +118,7 @@ def test_a_waiting_reader_of_a_paused_job_is_ended_too(service: dsnb.DataService
     run_in_threads([wait, lambda: service.cancel(job)])
 
 
+@pytest.mark.slow
 def test_the_position_in_a_cancelled_job_is_an_error_that_says_who_did_it(service: dsnb.DataService, job: str) -> None:
     elements = read(service)
     next(elements)

@@ -194,6 +194,7 @@ def test_start_joins_all_that_the_first_next_reads(cluster: Cluster) -> None:
     assert numbers(elements) == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.slow
 def test_a_reader_that_was_started_and_dropped_leaves_at_once(cluster: Cluster) -> None:
     elements = iter(read(R(10), cluster, job_name="j")).start()
     assert cluster.job("j").clients == 1
@@ -347,6 +348,7 @@ def test_reading_on_after_many_interrupts_loses_nothing(transfer: str, how: str)
     assert (at, found[at : at + 4]) == (batches, []), f"after {interrupts} interrupts"
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_what_a_reader_does_for_a_worker_in_its_process_loses_nothing(cluster: Cluster) -> None:
     """Credit makes the worker send more, on the thread of the reader."""
     modules = [sys.modules[f"dsnb.{name}"] for name in ("client.tasks", "worker.task", "worker.shared_log")]

@@ -16,6 +16,7 @@ import dsnb
 from dsnb.errors import DsnbError, InvalidArgumentError
 from dsnb.monitor.receipt import Receipt
 from tests.support.cluster import Cluster
+from tests.support.marks import slow
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
 from tests.support.workers import worker_processes
@@ -67,7 +68,7 @@ def saved(elements: Any) -> Any:
 # ---- trainers
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [slow(1), 3])
 def test_all_trainers_of_a_cache_see_the_one_order_and_share_the_work(workers: int) -> None:
     with dsnb.start(workers=workers) as svc:
         reads = together(3, lambda number: numbers(for_trainer(f"t{number}", svc, start_together=3)))
@@ -107,7 +108,7 @@ def test_a_trainer_resumes_alone_or_with_others_at_its_place() -> None:
 # ---- ranks
 
 
-@pytest.mark.parametrize("workers, ranks", [(1, 2), (3, 2), (2, 3)])
+@pytest.mark.parametrize("workers, ranks", [slow(1, 2), slow(3, 2), (2, 3)])
 def test_rank_r_of_n_gets_element_r_of_each_n(workers: int, ranks: int) -> None:
     with dsnb.start(workers=workers) as svc:
         parts = together(ranks, lambda rank: numbers(for_rank(rank, ranks, svc)))
@@ -154,6 +155,7 @@ def test_an_error_goes_to_the_rank_whose_element_it_replaces() -> None:
         assert together(2, read) == [[0, 2, 4, "no 6", 8], [1, 3, "no 5", "no 7", 9]]
 
 
+@pytest.mark.slow
 def test_ranks_resume_in_another_number_at_the_same_element() -> None:
     def begin(rank: int) -> tuple[list[int], Any]:
         elements = iter(for_rank(rank, 2, svc))
@@ -183,6 +185,7 @@ def test_a_rank_that_loops_again_goes_on_with_the_next_step() -> None:
         assert by_steps(together(2, read)) == EXPECTED[: len(EXPECTED) // 2 * 2]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_leaves_the_ranks_in_step() -> None:
     settings = {"reconnect_ms": 300, "worker_timeout_ms": 5_000}
     with (

@@ -20,6 +20,7 @@ from dsnb.client.rounds import ConsumerRounds
 from dsnb.errors import DataLossWarning, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from dsnb.wire.schedule import RoundsUpdate
 from tests.support.cluster import Cluster
+from tests.support.marks import slow
 from tests.support.reading import run_in_threads
 from tests.support.waiting import wait_for
 
@@ -62,8 +63,8 @@ def check_drop(epoch: list[list[Any]], rows: int = ROWS) -> None:
     assert max(got.values(), default=1) == 1
 
 
-@pytest.mark.parametrize("transfer", ["local", "grpc", "shared_memory"])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers, transfer", [(1, "grpc"), (3, "local"), slow(1, "local"), slow(1, "shared_memory"),
+                                               slow(3, "grpc"), slow(3, "shared_memory")])  # fmt: skip
 def test_ranks_take_the_same_number_of_steps_in_each_epoch(workers: int, transfer: str) -> None:
     with Cluster(workers) as cluster:
         for epoch in epochs(ranks(cluster.service, 3, data_transfer_protocol=transfer), 3):
@@ -270,6 +271,7 @@ def test_an_error_that_ends_the_data_reaches_each_rank(cluster: Cluster, pause: 
     run_in_threads([lambda one=one: train(one) for one in datasets])
 
 
+@pytest.mark.slow
 def test_a_rank_that_ends_after_the_service_was_stopped_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, told, receive = threading.Event(), set[ConsumerRounds](), ConsumerRounds.receive_update
 

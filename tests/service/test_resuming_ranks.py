@@ -16,6 +16,7 @@ import pytest
 import dsnb
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError
 from tests.support.cluster import Cluster
+from tests.support.marks import slow
 from tests.support.reading import first, run_in_threads
 
 ROWS = 101
@@ -64,7 +65,8 @@ def rows(elements: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "workers, steps", [(1, 0), (1, 1), (1, 7), (1, 33), (1, 34), (3, 7), (3, 33), (3, 100), (3, 101)]
+    "workers, steps",
+    [(1, 7), (3, 101), *(slow(*case) for case in [(1, 0), (1, 1), (1, 33), (1, 34), (3, 7), (3, 33), (3, 100)])],
 )
 def test_ranks_go_on_at_the_next_step_as_if_nothing_had_happened(workers: int, steps: int) -> None:
     with Cluster(workers) as cluster:
@@ -74,8 +76,8 @@ def test_ranks_go_on_at_the_next_step_as_if_nothing_had_happened(workers: int, s
     assert {len(one) + len(other) for one, other in zip(before, after, strict=True)} == {len(before[0]) + len(after[0])}
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("steps", [1, 10, 30])
+@pytest.mark.parametrize("workers", [slow(1), slow(2), 4])
+@pytest.mark.parametrize("steps", [slow(1), 10, slow(30)])
 def test_a_new_service_gives_what_is_left_once_with_any_number_of_workers(workers: int, steps: int) -> None:
     with Cluster(2) as cluster:
         before, states, _ = read_and_save(cluster.service, steps)
@@ -125,7 +127,7 @@ def test_operations_behind_distribute_hold_nothing_back() -> None:
     assert {len(rank) for rank in before} == {12}
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("count", [slow(1), 2, slow(5)])
 def test_another_number_of_ranks_goes_on(count: int) -> None:
     with Cluster(2) as cluster:
         before, states, _ = read_and_save(cluster.service, 10)

@@ -17,6 +17,7 @@ import pytest
 import dsnb
 from dsnb.errors import FailedPreconditionError
 from tests.support.cluster import Cluster
+from tests.support.marks import slow
 from tests.support.reading import first, numbers
 from tests.support.workers import worker_process, worker_processes
 
@@ -57,6 +58,9 @@ PIPELINES = {
     "empty": dsnb.Dataset.range(0),
 }
 
+QUICK = {"filter", "flat_map", "rows", "one split", "empty", "numbered draws"}
+"""The pipelines that each run of `pytest` reads."""
+
 
 def ordered(dataset: dsnb.Dataset, service: Any, **settings: Any) -> dsnb.Dataset:
     return dataset.with_options(ORDERED).apply(dsnb.distribute("distributed_epoch", service, **settings))
@@ -70,8 +74,8 @@ def digest(elements: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("pipeline", [name if name in QUICK else slow(name) for name in PIPELINES])
+@pytest.mark.parametrize("workers", [slow(1), 2, slow(5)])
 def test_the_order_is_that_of_a_local_read(pipeline: str, workers: int) -> None:
     dataset = PIPELINES[pipeline]
     with dsnb.start(workers=workers) as svc:
@@ -87,7 +91,7 @@ RANDOM = {
 }
 
 
-@pytest.mark.parametrize("pipeline", RANDOM)
+@pytest.mark.parametrize("pipeline", [name if name in QUICK else slow(name) for name in RANDOM])
 def test_draws_without_a_seed_do_not_depend_on_the_workers(pipeline: str) -> None:
     found = set()
     for workers in (1, 3):
@@ -125,7 +129,7 @@ def test_files_come_in_their_order(tmp_path: Path) -> None:
         assert list(ordered(dataset, svc)) == list(dataset)
 
 
-@pytest.mark.parametrize("transfer", ["grpc", "shared_memory"])
+@pytest.mark.parametrize("transfer", ["grpc", slow("shared_memory")])
 def test_processes_and_transfers_do_not_matter(transfer: str) -> None:
     dataset = NUMBERS.filter(most_of)
     with dsnb.start(workers=2, isolation="process") as svc:
@@ -150,6 +154,7 @@ def test_neither_a_killed_worker_nor_new_ones_change_the_order() -> None:
     assert got == [number for number in range(count) if most_of(number)]
 
 
+@pytest.mark.slow
 def test_scaling_down_and_up_does_not_change_the_order() -> None:
     dataset = dsnb.Dataset.range(1_500).map(late)
     with dsnb.start(workers=3) as svc:
@@ -162,7 +167,7 @@ def test_scaling_down_and_up_does_not_change_the_order() -> None:
     assert got == list(range(1_500))
 
 
-@pytest.mark.parametrize("before, after", [(2, 3), (3, 1)])
+@pytest.mark.parametrize("before, after", [(2, 3), slow(3, 1)])
 def test_a_read_resumes_in_the_same_order_with_another_number_of_workers(before: int, after: int) -> None:
     dataset = dsnb.Dataset.range(COUNT).map(late).filter(most_of)
     with dsnb.start(workers=before) as svc:

@@ -214,6 +214,7 @@ class Orders:
         with contextlib.suppress(Exception):  # grpc raises a bare Exception when the stream breaks
             for report in reports:
                 self.reports.append(report)
+        self.sending.put(None)  # the worker has closed its side and waits for the end
 
     def give(self, order: WorkerOrder) -> None:
         """Give an order, and wait until it was carried out."""
