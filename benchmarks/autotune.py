@@ -1,6 +1,6 @@
 """`AUTOTUNE` beside the best fixed `num_parallel_calls`: eight pipelines, thread and process workers, a busy machine.
 
-    python -m benchmarks.autotune [--runs 8] [--only decode sleep] [--workers thread] [--load alone] [--write]
+    python -m benchmarks.autotune [--runs 8] [--only decode sleep] [--workers thread] [--load alone]
 
 Each measurement is a job of its own on a service with two workers. First, each fixed setting is measured briefly; the
 fastest is then measured in pairs with `AUTOTUNE`, by turns. A measurement begins after the time in which `AUTOTUNE`
@@ -30,7 +30,7 @@ import numpy as np
 
 import dsnb
 from benchmarks.photos import photo_folder
-from benchmarks.sections import machine, table, write_section
+from benchmarks.sections import machine, table
 
 SETTLES_S = 5.0
 SECONDS = 3.0
@@ -191,7 +191,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PIPELINES, default=list(PIPELINES))
     parser.add_argument("--workers", nargs="+", choices=["thread", "process"], default=["thread", "process"])
     parser.add_argument("--load", nargs="+", choices=LOADS, default=list(LOADS))
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
     options = parser.parse_args()
     text = (
         f"{machine()}; the load average at the start was {os.getloadavg()[0]:.0f}; {options.runs} pairs for each row."
@@ -203,10 +202,7 @@ def main() -> None:
         rows.append([f"{name}, {workers} workers, {words}", *found])
         print(*rows[-1], sep=" | ", flush=True)
     columns = ["pipeline", "best fixed setting", "its rate, elements/s", "`AUTOTUNE` / best", "lowest of all runs"]
-    text += "\n\n" + table(columns, rows)
-    print(text)
-    if options.write:
-        write_section("performance.md", "autotune", text)
+    print(text, table(columns, rows), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def _memory_sharer(torch: Any) -> Callable[[Any], Any]:
             if flags.c_contiguous and flags.aligned:
                 try:
                     return from_dlpack(leaf.__dlpack__(max_version=_DLPACK_VERSION))
-                except BufferError:  # DLPack has no words for its dtype
+                except BufferError:  # DLPack cannot describe its dtype
                     pass
         return _share_any(torch, share_described, leaf)
 

@@ -8,5 +8,5 @@ import pytest
 
 
 def slow(*values: Any) -> Any:
-    """A case that CI runs and `pytest` as it is does not, because others of the same test show nearly as much."""
+    """A case for the slow tests of CI, because other cases of the same test, which always run, show nearly as much."""
     return pytest.param(*values, marks=pytest.mark.slow)

@@ -81,7 +81,7 @@ class NumpyConverter:
         if self._placement is None:
             return self._numpy_elements(run, self._structure)
         if self._structure is LEAF and not self._writable and _ARRAY_TYPES.issuperset(map(type, run)):
-            # The usual batches: what other elements need would cost as much as a framework's object of an array.
+            # The usual case. Making NumPy elements of the arrays first would cost as much as the conversion.
             return list(map(self._placement.convert_leaf, run))
         return _map_leaves(self._placement.convert_leaf, self._numpy_elements(run, self._structure), self._structure)
 
