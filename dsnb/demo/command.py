@@ -62,9 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-open", dest="open", action="store_false", help="do not open the dashboard in the browser")
     parser.add_argument(
         "--isolation",
-        choices=("thread", "process"),
+        choices=("auto", "thread", "process"),
         default=defaults.isolation,
-        help=f"run the workers in this process or in processes of their own (default: {defaults.isolation})",
+        help="run the workers in this process, in processes of their own, or in this process until the GIL limits the "
+        f"training (default: {defaults.isolation})",
     )
     parser.add_argument(
         "--record",

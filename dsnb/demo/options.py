@@ -19,14 +19,15 @@ def _seconds(name: str, value: Any) -> float | None:
 _POSITIVE = number("pass a number of seconds above 0, at most 1e9", least=0.001, most=1e9)
 
 
-@checked(workers=integer(1, 1_000), isolation=one_of("thread", "process"), seconds=_seconds, record=_record)
+@checked(workers=integer(1, 1_000), isolation=one_of("thread", "process", "auto"), seconds=_seconds, record=_record)
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
     """How to run the demo.
 
     Attributes:
         workers: The number of workers at the beginning. The demo adds workers later.
-        isolation: "thread" for workers in this process, "process" for workers in child processes.
+        isolation: "thread" for workers in this process, "process" for workers in child processes, "auto" for threads
+            that processes replace when the GIL limits the training.
         seconds: How long it runs; None: until Ctrl-C on a terminal, otherwise until both trainers have learned to
             classify the digits, but at most two minutes.
         dashboard: Whether to serve the dashboard meanwhile.
@@ -39,7 +40,7 @@ class DemoOptions:
     """
 
     workers: int = 1
-    isolation: Literal["thread", "process"] = "thread"
+    isolation: Literal["thread", "process", "auto"] = "auto"
     seconds: float | None = None
     dashboard: bool = True
     open: bool = True

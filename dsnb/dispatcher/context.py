@@ -60,6 +60,8 @@ class TransientState(msgspec.Struct):
     """Since when a dataset that was read has had no job."""
     former_workers: deque[tuple[str, ...]] = msgspec.field(default_factory=lambda: deque(maxlen=100))
     """Name, address and uid of workers that are gone: draining or removing one of them again is not an error."""
+    holds_new_workers: bool = False
+    """Whether workers that join get no work yet, because they are to replace others."""
     last_tick: float = 0.0
     """When the clock last ticked."""
     standstills_s: float = 0.0

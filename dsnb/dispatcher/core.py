@@ -62,6 +62,7 @@ def _begin(core: Context, event: e.DispatcherStarts) -> None:
     if not core.state.instance:
         core.record(ServiceBegun(instance=event.instance))
     membership.assign_static_indices(core)
+    membership.release_held_workers(core)
 
 
 _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
@@ -77,6 +78,8 @@ _HANDLERS: dict[type, Callable[[Context, Any], Any]] = {
     m.WorkerReport: membership.worker_reported,
     e.WorkerDisconnected: membership.worker_disconnected,
     e.WorkerDrains: membership.worker_drains,
+    e.HoldNewWorkers: membership.hold_new_workers,
+    e.ReplaceWorkers: membership.replace_workers,
     e.WorkerLeaves: membership.worker_leaves,
     m.SplitsRequest: splits.assign_splits,
     e.Tick: membership.tick,

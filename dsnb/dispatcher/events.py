@@ -69,6 +69,19 @@ class WorkerDrains(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
 
 
+class HoldNewWorkers(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers that join from now on get no work until `ReplaceWorkers`."""
+
+
+class ReplaceWorkers(msgspec.Struct, frozen=True, kw_only=True):
+    """These workers finish the passes that they have begun, and those that were held get all new work.
+
+    Without uids, the workers that were held begin to work beside the others, as if they joined now.
+    """
+
+    uids: tuple[str, ...] = ()
+
+
 class WorkerLeaves(msgspec.Struct, frozen=True, kw_only=True):
     """A worker leaves; or it died, and `exit_reason` says how."""
 
@@ -93,6 +106,8 @@ Event = (
     | WorkerReport
     | WorkerDisconnected
     | WorkerDrains
+    | HoldNewWorkers
+    | ReplaceWorkers
     | WorkerLeaves
     | SplitsRequest
     | Tick

@@ -41,7 +41,12 @@ class DatasetDropped(Stored, frozen=True, kw_only=True):
 
 
 class WorkerJoined(Stored, frozen=True, kw_only=True):
-    """A worker joined. `static_index` is the index of its entry in `worker_addresses`; -1 without such a list."""
+    """A worker joined.
+
+    Attributes:
+        static_index: The index of its entry in `worker_addresses`; -1 without such a list.
+        held: Whether it gets no work until it replaces other workers.
+    """
 
     uid: str
     name: str
@@ -50,6 +55,7 @@ class WorkerJoined(Stored, frozen=True, kw_only=True):
     pid: int
     tags: tuple[str, ...] = ()
     static_index: int = -1
+    held: bool = False
 
 
 class StaticIndexAssigned(Stored, frozen=True, kw_only=True):
@@ -61,6 +67,12 @@ class StaticIndexAssigned(Stored, frozen=True, kw_only=True):
 
 class WorkerDraining(Stored, frozen=True, kw_only=True):
     uid: str
+
+
+class WorkersReplaced(Stored, frozen=True, kw_only=True):
+    """These workers get no new work from now on, and those that were held get it."""
+
+    uids: tuple[str, ...]
 
 
 class WorkerLeft(Stored, frozen=True, kw_only=True):
@@ -401,6 +413,7 @@ Record = (
     | WorkerJoined
     | StaticIndexAssigned
     | WorkerDraining
+    | WorkersReplaced
     | WorkerLeft
     | JobCreated
     | JobForgotten

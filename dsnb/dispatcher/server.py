@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from dsnb.arguments import checked, instance, optional
+from dsnb.dispatcher import events as e
 from dsnb.dispatcher.blobs import BlobStore
 from dsnb.dispatcher.config import DispatcherConfig
 from dsnb.dispatcher.journal import Journal
@@ -184,6 +186,22 @@ class DispatchServer:
     def worker_died(self, uid: str, exit_reason: str) -> None:
         """Count a worker as lost at once, because its owner saw it die; clients get `exit_reason` with the loss."""
         self._dispatcher.worker_died(uid, exit_reason)
+
+    def hold_new_workers(self) -> None:
+        """Give workers that join from now on no work until `replace_workers`."""
+        self._dispatcher.handle(e.HoldNewWorkers())
+
+    def replace_workers(self, uids: Sequence[str]) -> None:
+        """Give all new work to the workers that were held, and let the ones with these uids finish what they have.
+
+        Without uids, the workers that were held begin to work beside the others.
+        """
+        self._dispatcher.handle(e.ReplaceWorkers(uids=tuple(uids)))
+
+    def has_tasks(self, uid: str) -> bool:
+        """Whether the worker with that uid has any task."""
+        with self._dispatcher.locked():
+            return bool(self._dispatcher.core.state.tasks_of(uid))
 
     def announce(self, text: str, level: str = "info") -> None:
         """Add a line to the events of the status; `level` is "info" or "warning"."""

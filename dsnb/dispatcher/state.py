@@ -53,6 +53,20 @@ class Worker(msgspec.Struct, forbid_unknown_fields=True):
     tags: tuple[str, ...] = ()
     static_index: int = -1
     draining: bool = False
+    held: bool = False
+    """Whether it joined to replace other workers, and waits until it does."""
+    replaced: bool = False
+    """Whether other workers get the new work; it finishes the passes that it has begun."""
+
+    @property
+    def available(self) -> bool:
+        """Whether it may get new tasks."""
+        return not (self.draining or self.held or self.replaced)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it only finishes what it has."""
+        return self.draining or self.replaced
 
 
 class Task(msgspec.Struct, forbid_unknown_fields=True):
@@ -286,6 +300,12 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     def _worker_draining(self, record: r.WorkerDraining) -> None:
         self.workers[record.uid].draining = True
+
+    def _workers_replaced(self, record: r.WorkersReplaced) -> None:
+        for worker in self.workers.values():
+            worker.held = False
+        for uid in record.uids:
+            self.workers[uid].replaced = True
 
     def _worker_left(self, record: r.WorkerLeft) -> None:
         del self.workers[record.uid]
@@ -656,6 +676,7 @@ _APPLY: dict[type, Any] = {
     r.WorkerJoined: State._worker_joined,
     r.StaticIndexAssigned: State._static_index_assigned,
     r.WorkerDraining: State._worker_draining,
+    r.WorkersReplaced: State._workers_replaced,
     r.WorkerLeft: State._worker_left,
     r.JobCreated: State._job_created,
     r.JobForgotten: State._job_forgotten,

@@ -136,7 +136,7 @@ def _worker(
     silent_since = core.transient.worker_deadlines[worker.uid] - core.config.worker_timeout_ms / 1000
     return WorkerStatus(
         **shared(WorkerUse, report) | shared(WorkerIdentity, worker),  # the name that it got, not the one it asked for
-        state="draining" if worker.draining else "running",
+        state="draining" if worker.leaving else "running",
         tasks=tasks_assigned,
         **asdict(totals),
         cache_bytes=sum(task.window_bytes for task in report.tasks),

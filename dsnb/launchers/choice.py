@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from dsnb.arguments import short_repr
 from dsnb.errors import InvalidArgumentError, did_you_mean
 from dsnb.launchers.dask import Dask, is_dask
 from dsnb.launchers.launcher import Launcher
-from dsnb.launchers.local import Processes, Threads
+from dsnb.launchers.local import Processes, Threads, ThreadsFirst
 from dsnb.launchers.ray import Ray
 
 _HINT = 'pass "ray", a Dask client or cluster, or a launcher such as dsnb.launchers.Command([...])'
+
+_OF_THIS_HOST: Final[dict[str, type[Threads | Processes]]] = {
+    "thread": Threads,
+    "process": Processes,
+    "auto": ThreadsFirst,
+}
 
 
 def launcher_for(on: Any, isolation: str) -> Launcher:
     """The launcher that `dsnb.start(on=on, isolation=isolation)` uses."""
     if isinstance(on, Launcher):
         return on
-    return Processes() if isolation == "process" else Threads()
+    return _OF_THIS_HOST.get(isolation, Threads)()
 
 
 def launcher_or_none(name: str, value: Any) -> Any:

@@ -1,7 +1,8 @@
-"""The launchers of this host: `Threads` and `Processes`."""
+"""The launchers of this host: `Threads`, `Processes`, and `ThreadsFirst`, which may move from one to the other."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsnb.launchers.launcher import LaunchedWorker, Launcher, OnExit
@@ -9,6 +10,9 @@ from dsnb.worker.config import WorkerConfig
 from dsnb.worker.process import WorkerProcess
 
 if TYPE_CHECKING:
+    from dsnb.dispatcher.server import DispatchServer
+    from dsnb.dispatcher.worker_pool import WorkerPool
+    from dsnb.launchers.switching import SwitchToProcesses
     from dsnb.worker.server import WorkerServer
 
 
@@ -23,6 +27,25 @@ class Threads(Launcher):
         from dsnb.worker.server import WorkerServer  # takes long to import, and process workers do not need it here
 
         return ThreadWorker(WorkerServer(config))
+
+
+class ThreadsFirst(Threads):
+    """Starts threads, and replaces them by processes as soon as the GIL is what limits a job."""
+
+    def __init__(self) -> None:
+        self._switch: SwitchToProcesses | None = None
+
+    def pool(self, dispatcher: DispatchServer, config: WorkerConfig) -> WorkerPool:
+        from dsnb.launchers.pool import LaunchedPool
+        from dsnb.launchers.switching import SwitchToProcesses
+
+        pool = LaunchedPool(self, dispatcher, config)
+        self._switch = SwitchToProcesses(dispatcher, pool, replace(config, isolation="process"))
+        return pool
+
+    def close(self) -> None:
+        if self._switch is not None:
+            self._switch.stop()
 
 
 class ThreadWorker:

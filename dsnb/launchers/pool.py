@@ -15,6 +15,7 @@ from dsnb.launchers.restart_budget import RestartBudget
 from dsnb.worker.config import WorkerConfig
 
 _DRAIN_WAIT_S = 5.0
+_FINISH_POLL_S = 0.1
 _READY_TIMEOUT_S = 60.0
 _MAX_RESTARTS = 5
 _RESTART_WINDOW_S = 60.0
@@ -67,7 +68,7 @@ class LaunchedPool:
         with self._scale_lock:
             if self._stopped.is_set():
                 return ""
-            started = self._start_workers(count - self.size)
+            started = self._start_workers(count - self.size, self._launcher, self._config)
             with self._lock:
                 stopped = self._stopped.is_set()
                 if not stopped:
@@ -89,6 +90,37 @@ class LaunchedPool:
                 # The calling thread may itself be the client that these workers wait for: do not wait for ever.
                 drain_thread.join(_DRAIN_WAIT_S)
             return self._report_unplaced(started)
+
+    def switch(self, launcher: Launcher, config: WorkerConfig) -> int:
+        """Replace all workers by as many that another launcher starts with another configuration.
+
+        The old ones finish the passes that they have begun, however long that takes; the new ones get everything else.
+        On an error the old ones stay. Does nothing once the pool was stopped.
+
+        Returns:
+            How many workers were replaced.
+        """
+        with self._scale_lock:
+            self._dispatcher.hold_new_workers()
+            old: list[LaunchedWorker] = []
+            try:
+                started = self._start_workers(self.size, launcher, config)
+                with self._lock:
+                    stopped = self._stopped.is_set()
+                    if not stopped:
+                        old, self._workers = self._workers, started
+                        self._leaving += old
+                        self._launcher, self._config = launcher, config
+                    died_early = [worker for worker in started if worker in self._died_early]
+            finally:  # also after an error: workers that join for other reasons must not be held for ever
+                self._dispatcher.replace_workers([worker.uid for worker in old])
+            if stopped:  # stop() ran in another thread meanwhile; it did not see `started`
+                self._stop_workers(started)
+                return 0
+            for worker in died_early:
+                self._replace(worker)
+        threading.Thread(target=self._finish_and_stop, args=(old,), name="dsnb-finish", daemon=True).start()
+        return len(old)
 
     def stop(self) -> None:
         """Stop all workers, also those that are leaving. A second call does nothing."""
@@ -117,12 +149,12 @@ class LaunchedPool:
 
     # ---- start and stop
 
-    def _start_workers(self, count: int) -> list[LaunchedWorker]:
+    def _start_workers(self, count: int, launcher: Launcher, config: WorkerConfig) -> list[LaunchedWorker]:
         """Start `count` workers and wait until all serve or wait for resources; on an error, stop them again."""
         started: list[LaunchedWorker] = []
         try:
             while len(started) < count:  # append one at a time, so that the error path stops those already started
-                started.append(self._launcher.launch(self._config, self._handle_death))
+                started.append(launcher.launch(config, self._handle_death))
             for worker in started:
                 worker.wait_ready(_READY_TIMEOUT_S)
         except BaseException:
@@ -145,6 +177,15 @@ class LaunchedPool:
         while not self._stopped.is_set() and not all(worker.idle for worker in workers):
             time.sleep(0.02)
         self._stop_and_remove(workers)
+
+    def _finish_and_stop(self, workers: Sequence[LaunchedWorker]) -> None:
+        """Stop replaced workers, each as soon as the dispatcher and the worker itself know no task of it any more."""
+        left = list(workers)
+        while left and not self._stopped.wait(_FINISH_POLL_S):
+            done = [worker for worker in left if not self._dispatcher.has_tasks(worker.uid) and worker.idle]
+            if done:
+                self._stop_and_remove(done)
+                left = [worker for worker in left if worker not in done]
 
     def _stop_and_remove(self, workers: Sequence[LaunchedWorker]) -> None:
         self._stop_workers(workers)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import msgspec
@@ -28,6 +28,7 @@ from dsnb.monitor.remedies import (
     speed_up_remedy,
     workers_remedy,
 )
+from dsnb.monitor.snapshot import WorkerStatus
 
 SATURATED_SHARE = 0.7
 """Workers that work for at least this share of the time are saturated."""
@@ -131,7 +132,16 @@ def _gil_contention(evidence: Evidence) -> Cause | None:
         cause="interpreter",
         text=f"The workers are threads that compete for the GIL with {competitor}: they wake up "
         f"{format_duration(median(late))} late on average.",
-        remedy='Workers in processes of their own do not compete for it: dsnb.start(isolation="process").',
+        remedy=_process_remedy(threads),
+    )
+
+
+def _process_remedy(threads: Sequence[WorkerStatus]) -> str:
+    if all(worker.state == "draining" for worker in threads):
+        return "Processes have replaced them: they take over with the next epoch, and this one ends where it began."
+    return (
+        'Workers in processes of their own do not compete for it: dsnb.start(isolation="process"), or "auto" to begin '
+        "with threads."
     )
 
 

@@ -27,7 +27,9 @@ _START_S: Final = 60.0
 _ISOLATION = one_of(
     "thread",
     "process",
-    hint='use "thread" (starts at once) or "process" (does not compete with this process for the GIL)',
+    "auto",
+    hint='use "thread" (starts at once), "process" (does not compete with this process for the GIL), or "auto" '
+    "(threads, replaced by processes when the GIL limits a job)",
 )
 
 _running: dict[str, DataService] = {}
@@ -55,7 +57,7 @@ def start(
     workers: int | None = None,
     *,
     name: str | None = None,
-    isolation: Literal["thread", "process"] = "thread",
+    isolation: Literal["thread", "process", "auto"] = "thread",
     on: Any = None,
     autoscale: tuple[int, int] | None = None,
     port: int | range | str = 0,
@@ -81,7 +83,9 @@ def start(
             "default", "default-2", ...
         isolation: Where workers run. "thread": in this process; they start immediately. "process": in child processes
             that end with this one; they take a second to start, do not compete for this process's GIL, and if one
-            dies, the reason is reported and the worker is replaced. Ignored if `on` is given.
+            dies, the reason is reported and the worker is replaced. "auto": threads at first; once `explain()` says
+            that the GIL limits a job, processes replace them without a restart of the job, and an event says so. What
+            a thread has begun stays with it, except DYNAMIC epochs: these move at once. Ignored if `on` is given.
         on: Where else workers run: "ray", a Dask client or cluster, or a launcher of `dsnb.launchers`. None: on this
             host.
         autoscale: The least and the greatest number of workers, if their number is chosen automatically, as

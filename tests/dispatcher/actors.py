@@ -366,6 +366,8 @@ class SimWorker:
     connected: bool = True
     draining: bool = False
     leaving: bool = False
+    held: bool = False
+    replaced: bool = False
     dead: bool = False
     silence: float = 0.0
     patience: float = 0.0

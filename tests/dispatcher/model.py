@@ -279,8 +279,14 @@ class Model:
                 self._check_not_needed(record.task_id)
                 book = self._pass_of.pop(record.task_id)
                 del book.tasks[record.task_id]
+            case r.WorkerJoined():
+                self.workers[record.uid].held = record.held
             case r.WorkerDraining():
                 self.workers[record.uid].draining = True
+            case r.WorkersReplaced():
+                for worker in self.workers.values():
+                    worker.held = False
+                    worker.replaced |= worker.uid in record.uids
             case r.WorkerLeft():
                 self._lose_knowledge(record.uid)
             case r.IterationFinished():
@@ -304,7 +310,7 @@ class Model:
             book.given[provider, repetition] = dict.fromkeys(range(following), "before")
 
     def _learn_task(self, record: r.TaskCreated) -> None:
-        assert not self.workers[record.worker].draining, "a draining worker got a task"
+        self._check_takes_work(record.worker)
         book = self._pass_of[record.task_id] = self.passes[record.job, record.iteration]
         task = book.begin_sequence(record.task_id, record.worker, 1, record.shard)
         if record.start_position is not None:
@@ -312,6 +318,11 @@ class Model:
             for part in record.start_position.splits:
                 provider, repetition, first, end = part.provider, part.repetition, part.first, part.end
                 book.give(record.task_id, provider, repetition, range(first, end))
+
+    def _check_takes_work(self, uid: str) -> None:
+        worker = self.workers[uid]
+        available = not (worker.draining or worker.replaced or worker.held)
+        assert available, "a worker got a task that is to get none"
 
     def _learn_progress(self, record: r.TaskProgressed) -> None:
         task = self._pass_of[record.task_id].tasks[record.task_id]
@@ -324,7 +335,7 @@ class Model:
     def _learn_assigned(self, record: r.TaskAssigned) -> None:
         book = self._pass_of[record.task_id]
         task, begin = book.tasks[record.task_id], record.start_position
-        assert not self.workers[record.worker].draining, "a draining worker got a task"
+        self._check_takes_work(record.worker)
         if begin is None:
             self._check_not_needed(record.task_id)
             state = self.core.state.tasks[record.task_id]

@@ -138,7 +138,7 @@ class Service(Model):
     def arrive(self, worker: SimWorker) -> None:
         """Let a worker open its control stream, for the first time or again, with the tasks that it has."""
         if self.given_up.pop(worker.uid, None) is not None:
-            worker.draining = worker.leaving = False  # to the dispatcher it is a new one
+            worker.draining = worker.leaving = worker.replaced = False  # to the dispatcher it is a new one
         self.workers[worker.uid] = worker
         worker.connected, worker.silence, worker.patience = True, 0.0, self.patience(worker)
         worker.releases.clear()
@@ -166,6 +166,13 @@ class Service(Model):
     def drain(self, worker: SimWorker) -> None:
         worker.leaving = True
         self.call(e.WorkerDrains(uid=worker.uid))
+
+    def hold_new_workers(self) -> None:
+        self.call(e.HoldNewWorkers())
+
+    def replace(self, *workers: SimWorker) -> None:
+        """Let the workers that were held get all new work; these finish what they have."""
+        self.call(e.ReplaceWorkers(uids=tuple(worker.uid for worker in workers)))
 
     def order_to_drain(self, worker: SimWorker) -> str:
         """Let somebody tell the dispatcher that a worker is to leave when it is done."""

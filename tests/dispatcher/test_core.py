@@ -201,6 +201,28 @@ class CoreMachine(RuleBasedStateMachine):
     def worker_drains(self, number: int) -> None:
         self.service.drain(one([worker for worker in self.connected() if not worker.draining], number))
 
+    @precondition(connected)
+    @rule(number=pick, joins=st.booleans(), restarts=st.booleans())
+    def workers_are_replaced(self, number: int, joins: bool, restarts: bool) -> None:
+        """Up to two at once; a client joins, or the dispatcher dies, while the new ones are held."""
+        self.service.hold_new_workers()
+        old = self.connected()[: 1 + number % 2]
+        for _ in old:
+            self.worker_arrives(0, again=False)
+        if joins and self.datasets:
+            self.client_joins(number, "b", one(MODES, number))
+        if restarts:
+            self.service.restart()
+        else:
+            self.service.replace(*[worker for worker in old if worker.uid in self.service.workers])
+
+    @precondition(lambda self: any(worker.replaced and not worker.tasks for worker in self.connected()))
+    @rule()
+    def replaced_workers_that_have_finished_stop(self) -> None:
+        for worker in self.connected():
+            if worker.replaced and not worker.tasks:
+                self.service.stop(worker)
+
     @precondition(lambda self: len(self.service.workers) > 1)
     @rule(number=pick)
     def worker_is_ordered_to_drain(self, number: int) -> None:
@@ -482,7 +504,7 @@ class CoreMachine(RuleBasedStateMachine):
         for client in service.clients.values():
             if client.active and not client.connected:
                 service.hear(client)
-        if all(worker.draining for worker in self.connected()):
+        if all(worker.draining or worker.replaced for worker in self.connected()):
             self.worker_arrives(0)
         for _ in range(ROUNDS):
             if not self.round():

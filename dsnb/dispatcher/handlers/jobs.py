@@ -409,12 +409,12 @@ def end_task(core: Context, task_id: str) -> None:
         return  # other trainers may still join; `cached_iterations` decides when the iteration is over
     core.record(r.TaskEnded(task_id=task_id))
     finish_if_tasks_ended(core, task.job, core.state.iteration(task.job, task.iteration))
-    if core.state.workers[task.worker].draining:
+    if core.state.workers[task.worker].leaving:
         drop_ended_task(core, task)
 
 
 def drop_ended_task(core: Context, task: Task) -> None:
-    """Drop an ended task of a draining worker, which may leave before the iteration is finished.
+    """Drop an ended task of a leaving worker, which may be gone before the iteration is finished.
 
     The rest of the iteration may take hours, or wait for a worker that joins only when this one has left. In the other
     modes the ended task shows that its worker's part need not be produced again.

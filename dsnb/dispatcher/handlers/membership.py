@@ -72,18 +72,26 @@ def _join(core: Context, report: WorkerReport) -> Worker:
     before = next((w for w in core.state.workers.values() if w.address == report.address), None)
     served = _fully_read_iterations(core, before)  # before `_add_worker` drops the old process's ended tasks
     added = _add_worker(core, report, before)
-    for job, iteration in list(core.state.unfinished_iterations()):
-        if iteration.rounds is not None and iteration.rounds.end_round is not None:
-            continue  # the last rounds are planned
-        rounds.begin_waiting_tasks(core, job.name, iteration)
-        if iteration.shards:
-            jobs.fill_shards(core, job.name, iteration)
-        elif (job.name, iteration.number) in served or reassignment.waits_for_worker(core, job, iteration, added):
-            continue
-        elif not shards.has_task(core, iteration, added):
-            jobs.add_task(core, job.name, iteration.number, report.uid)
-            core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
+    for job, iteration in list(core.state.unfinished_iterations()) if added.available else ():
+        _offer_task(core, job, iteration, added, served=(job.name, iteration.number) in served)
     return added
+
+
+def _offer_task(core: Context, job: Job, iteration: Iteration, worker: Worker, *, served: bool = False) -> None:
+    """Give an available worker a task of an unfinished iteration, if the worker can help with it.
+
+    `served` says that it is the successor of a worker whose elements were all consumed.
+    """
+    if iteration.rounds is not None and iteration.rounds.end_round is not None:
+        return  # the last rounds are planned
+    rounds.begin_waiting_tasks(core, job.name, iteration)
+    if iteration.shards:
+        jobs.fill_shards(core, job.name, iteration)
+    elif served or reassignment.waits_for_worker(core, job, iteration, worker):
+        return
+    elif not shards.has_task(core, iteration, worker):
+        jobs.add_task(core, job.name, iteration.number, worker.uid)
+        core.instruct(e.NotifyClients(job=job.name, iteration=iteration.number))
 
 
 def _reconnect(core: Context, worker: Worker, report: WorkerReport) -> None:
@@ -236,13 +244,48 @@ def worker_drains(core: Context, event: e.WorkerDrains) -> None:
     worker = core.state.workers.get(event.uid)
     if worker is not None and not worker.draining:
         core.record(r.WorkerDraining(uid=event.uid))
-        for task in core.state.tasks_of(event.uid):
-            if task.ended:
-                jobs.drop_ended_task(core, task)
-            elif _never_began(core, task):
-                jobs.drop_task_early(core, task)  # clients need not wait for the end of an empty task
+        _drop_idle_tasks(core, event.uid)
         for job, iteration in list(core.state.unfinished_iterations()):
             rounds.begin_waiting_tasks(core, job.name, iteration)
+
+
+def _drop_idle_tasks(core: Context, uid: str) -> None:
+    """Drop the tasks of a leaving worker that have ended or never began, so that nobody waits for them."""
+    for task in core.state.tasks_of(uid):
+        if task.ended:
+            jobs.drop_ended_task(core, task)
+        elif _never_began(core, task):
+            jobs.drop_task_early(core, task)  # clients need not wait for the end of an empty task
+
+
+def hold_new_workers(core: Context, _event: e.HoldNewWorkers) -> None:
+    """Give workers that join from now on no work, until they replace others."""
+    core.transient.holds_new_workers = True
+
+
+def release_held_workers(core: Context) -> None:
+    """Let workers begin that were held when the dispatcher died: nobody is there any more to say whom they replace."""
+    if any(worker.held for worker in core.state.workers.values()):
+        replace_workers(core, e.ReplaceWorkers())
+
+
+def replace_workers(core: Context, event: e.ReplaceWorkers) -> None:
+    """Let the workers that were held replace others, in one step: no pass is produced by both, and none by neither.
+
+    What the old workers have begun stays with them, except DYNAMIC tasks: these end after the splits that they hold,
+    and the new workers get the rest.
+    """
+    core.transient.holds_new_workers = False
+    new = [worker for worker in core.state.workers.values() if worker.held]
+    old = tuple(uid for uid in event.uids if uid in core.state.workers)
+    core.record(r.WorkersReplaced(uids=old))
+    for job, iteration in list(core.state.unfinished_iterations()):
+        rounds.begin_waiting_tasks(core, job.name, iteration)
+        if not old or (job.mode == "DYNAMIC" and iteration.rounds is None):
+            for worker in new:
+                _offer_task(core, job, iteration, worker)
+    for uid in old:  # after the offers: an iteration whose last task goes would be finished
+        _drop_idle_tasks(core, uid)
 
 
 def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
@@ -277,6 +320,7 @@ def _add_worker(core: Context, report: WorkerReport, before: Worker | None) -> W
         r.WorkerJoined(
             **{**shared(WorkerIdentity, report), "name": name},
             static_index=index,
+            held=core.transient.holds_new_workers,
         )
     )
     if before is not None:

@@ -243,4 +243,4 @@ def add_task(
 
 
 def _available_workers(core: Context) -> list[str]:
-    return [worker.uid for worker in core.state.workers.values() if not worker.draining]
+    return [worker.uid for worker in core.state.workers.values() if worker.available]

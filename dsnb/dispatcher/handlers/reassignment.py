@@ -90,7 +90,7 @@ def suspend(core: Context, iteration: Iteration) -> bool:
 def hand_over_from_draining(core: Context, iteration: Iteration) -> None:
     """Take the tasks of an iteration without clients off draining workers, so that these can leave."""
     for task in map(core.state.tasks.__getitem__, iteration.tasks):
-        if task.unassignment is None and not task.ended and core.state.workers[task.worker].draining:
+        if task.unassignment is None and not task.ended and core.state.workers[task.worker].leaving:
             hand_over(core, task)
 
 
@@ -265,9 +265,7 @@ def least_busy(core: Context, iteration: Iteration) -> Worker | None:
     One tagged "COLOCATED" is the last choice, since readers in other processes may leave it out.
     """
     tasks = [core.state.tasks[task].worker for task in iteration.tasks]
-    present = [
-        worker for worker in core.state.workers.values() if not worker.draining and not _is_overdue(core, worker)
-    ]
+    present = [worker for worker in core.state.workers.values() if worker.available and not _is_overdue(core, worker)]
     return min(present, key=lambda worker: (is_colocated(worker.tags), tasks.count(worker.uid)), default=None)
 
 
@@ -346,7 +344,7 @@ def _give_up(core: Context, job: Job, task: Task, trainers: list[TrainerPosition
     """Count what did not arrive; then begin the task again if its worker returned, else drop it."""
     unassignment, iteration = task.unassignment, job.iterations[task.iteration]
     assert unassignment is not None
-    returned = next((w for w in core.state.workers.values() if w.name == unassignment.worker and not w.draining), None)
+    returned = next((w for w in core.state.workers.values() if w.name == unassignment.worker and w.available), None)
     restarts = returned is not None and _needs_same_worker(core, job)
     _close_iteration(core, task)
     missing = _missing_elements(core, job, task, trainers)

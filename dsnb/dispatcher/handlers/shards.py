@@ -65,7 +65,7 @@ def has_task(core: Context, iteration: Iteration, worker: Worker) -> bool:
 def vacant_shard(core: Context, job: str, iteration: Iteration, worker: Worker) -> int | None:
     """A shard without a task that a worker can produce; None if there is none or the worker already has a task."""
     silent = core.transient.worker_deadlines.get(worker.uid, core.now) < core.now  # about to be counted as lost
-    if iteration.finished or worker.draining or silent or has_task(core, iteration, worker):
+    if iteration.finished or not worker.available or silent or has_task(core, iteration, worker):
         return None
     rounds = iteration.rounds
     if rounds is not None and rounds.end_round is not None:
@@ -92,4 +92,4 @@ def without_worker(core: Context, iteration: Iteration) -> tuple[str, ...]:
 
 
 def _available_workers(core: Context) -> list[Worker]:
-    return [worker for worker in core.state.workers.values() if not worker.draining]
+    return [worker for worker in core.state.workers.values() if worker.available]

@@ -37,7 +37,9 @@ def assign_splits(core: Context, request: SplitsRequest) -> SplitsReply:
     _check_cursor(task, request)
     if request.repetition < provider.repetition or task.splits_refused:
         return SplitsReply(done=True, refused=task.splits_refused)
-    leaving = core.state.workers[task.worker].draining
+    worker = core.state.workers[task.worker]
+    # A replaced worker finishes the coordinated reads that it has begun: no other can continue their rounds.
+    leaving = worker.draining or (worker.replaced and iteration.rounds is None)
     if leaving and _has_splits_left(provider, request.repetition):
         core.record(r.SplitsRefused(task_id=task.task_id))
         return SplitsReply(done=True, refused=True)
