@@ -60,12 +60,14 @@ def _line(row: Row, results: Results, workloads: dict[str, WorkloadResult]) -> l
 def _reached(check: Check, results: Results, workloads: dict[str, WorkloadResult]) -> tuple[str, bool | None]:
     """A figure and whether it is enough; where there is none, who had none and why, or nothing if nobody was asked."""
     try:
-        value = check.value(results)
+        reached = check.reached(results)
     except MissingError as missing:
         workload, contender = missing.args
         why = workloads[workload].missing.get(contender, "") if workload in workloads else ""
         return (f"— ({contender}: {_short(why)})" if why else ""), None
-    return f"{value:,.{check.digits}f}{check.unit}", check.met(value)
+    value, low, high = (f"{end:,.{check.digits}f}" for end in reached)
+    interval = f" ({low} to {high})" if low != high else ""
+    return f"{value}{check.unit}{interval}", check.met(reached)
 
 
 def _verdict(states: Sequence[bool | None]) -> str:
@@ -81,7 +83,7 @@ def unmet(results: Results) -> list[Row]:
 
     def fails(check: Check) -> bool:
         try:
-            return not check.met(check.value(results))
+            return not check.met(check.reached(results))
         except MissingError:
             return True
 

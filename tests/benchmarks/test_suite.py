@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import sys
 import time
@@ -13,11 +14,12 @@ import pytest
 
 from benchmarks.contender import Contender, ContenderError, pids_with_mark
 from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError
+from benchmarks.estimates import Estimate, estimate
 from benchmarks.peers.serving import Task, process_tree, rate
 from benchmarks.report import page, unmet
 from benchmarks.results import ResultsFile, WorkloadResult
 from benchmarks.suite import Plan, measure, select_workloads
-from benchmarks.targets import ROWS, Check, MissingError, Results, ratio
+from benchmarks.targets import ROWS, Check, MissingError, Results, figure, largest, ratio, smallest
 from benchmarks.workloads import GRPC, TF, WORKLOADS, ContenderSpec, Workload
 from tests.support.waiting import wait_for
 
@@ -134,9 +136,9 @@ def test_each_row_asks_for_figures_that_a_workload_has() -> None:
     }
     for row in ROWS:
         for check in row.checks:
-            assert check.value(figures) >= 0, row.workload
+            assert check.reached(figures).value >= 0, row.workload
     with pytest.raises(MissingError):
-        ROWS[0].checks[0].value({})
+        ROWS[0].checks[0].reached({})
     assert len(unmet({})) == len(ROWS)
 
 
@@ -145,20 +147,41 @@ EXTRA = ("slowest_16", "worker_over_mb", "client_over_mb", "both_over_mb")
 
 
 @pytest.mark.parametrize(
-    "check, value, met",
+    "check, reached, met",
     [
-        (Check(value=ratio("w", "a", "b"), minimum=2), 2.0, True),
-        (Check(value=ratio("w", "a", "b"), minimum=2), 1.9, False),
-        (Check(value=ratio("w", "a", "b"), maximum=2), 2.1, False),
+        (Check(values=ratio("w", "a", "b"), minimum=2), Estimate(2.5, 2.0, 3.0), True),
+        (Check(values=ratio("w", "a", "b"), minimum=2), Estimate(2.5, 1.9, 3.0), False),
+        (Check(values=ratio("w", "a", "b"), maximum=2), Estimate(1.5, 1.0, 2.1), False),
     ],
 )
-def test_a_target_is_met_or_not(check: Check, value: float, met: bool) -> None:
-    assert check.met(value) is met
+def test_a_target_is_met_only_by_the_worse_end_of_the_interval(check: Check, reached: Estimate, met: bool) -> None:
+    assert check.met(reached) is met
 
 
-def test_a_ratio_is_the_median_of_pairs() -> None:
+def test_a_ratio_is_that_of_pairs() -> None:
     results: Results = {"w": {"a": [{"per_s": 1.0}, {"per_s": 8.0}, {"per_s": 9.0}], "b": [{"per_s": 1.0}] * 3}}
-    assert ratio("w", "a", "b")(results) == 8.0
+    assert ratio("w", "a", "b")(results) == [1.0, 8.0, 9.0]
+    assert Check(values=ratio("w", "a", "b")).reached(results).value == 8.0
+
+
+def test_figures_are_combined_measurement_by_measurement() -> None:
+    results: Results = {"w": {"a": [{"x": 1.0}, {"x": 8.0}], "b": [{"x": 2.0}, {"x": 3.0}]}}
+    both = figure("w", "a", "x"), figure("w", "b", "x")
+    assert largest(*both)(results) == [2.0, 8.0]
+    assert smallest(*both)(results) == [1.0, 3.0]
+
+
+def test_the_interval_of_few_measurements_is_their_range() -> None:
+    assert estimate([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    assert estimate([7.0]) == (7.0, 7.0, 7.0)
+
+
+def test_the_interval_holds_the_true_median_about_as_often_as_it_says() -> None:
+    draw = random.Random(1)
+    found = [estimate([draw.gauss(10.0, 1.0) for _ in range(15)]) for _ in range(200)]
+    assert 0.88 <= sum(low <= 10.0 <= high for _, low, high in found) / len(found) <= 1.0
+    narrow = [estimate([draw.gauss(10.0, 1.0) for _ in range(60)]) for _ in range(20)]
+    assert max(high - low for _, low, high in narrow) < 1.2
 
 
 def test_all_contenders_have_an_environment_and_a_module() -> None:
