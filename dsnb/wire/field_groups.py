@@ -19,30 +19,38 @@ def is_colocated(tags: Iterable[str]) -> bool:
     return any(tag.upper() == COLOCATED for tag in tags)
 
 
-class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """What all readers of a job must agree on.
+class WorkParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """What the workers of a job need to know of it.
 
     Attributes:
         mode: The name of a `ShardingPolicy`, such as "DYNAMIC".
         cached: Whether its readers share elements through the cross-trainer cache.
-        compression: The argument `compression` of `distribute`.
-        target_workers: The argument `target_workers` of `distribute`.
         num_consumers: The number of consumers of a coordinated read; 0 for other reads.
-        ranks: The number of ranks that read in the order of the splits, each its elements; 0 for other reads.
-        at_end: The argument `at_end` of `distribute`; empty unless there are consumers or ranks.
-        on_worker_loss: The argument `on_worker_loss` of `distribute`; empty for None.
         weight: The argument `weight` of `distribute`; in a request, 0 stands for 1.
     """
 
     mode: str = ""
     cached: bool = False
+    num_consumers: int = 0
+    weight: float = 0.0
+
+
+class JobParameters(WorkParameters, frozen=True, kw_only=True):
+    """What all readers of a job must agree on.
+
+    Attributes:
+        compression: The argument `compression` of `distribute`.
+        target_workers: The argument `target_workers` of `distribute`.
+        ranks: The number of ranks that read in the order of the splits, each its elements; 0 for other reads.
+        at_end: The argument `at_end` of `distribute`; empty unless there are consumers or ranks.
+        on_worker_loss: The argument `on_worker_loss` of `distribute`; empty for None.
+    """
+
     compression: str = ""
     target_workers: str = ""
-    num_consumers: int = 0
     ranks: int = 0
     at_end: str = ""
     on_worker_loss: str = ""
-    weight: float = 0.0
 
 
 class ReaderCount(msgspec.Struct, frozen=True, kw_only=True):

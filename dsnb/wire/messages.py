@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dsnb.wire.field_groups import CacheCounters, JobParameters, ReaderCount, TaskProgress, WorkerUse
+from dsnb.wire.field_groups import CacheCounters, JobParameters, ReaderCount, TaskProgress, WorkerUse, WorkParameters
 from dsnb.wire.schedule import ConsumerReport, Leftovers, RoundsUpdate
 
 
@@ -495,14 +495,12 @@ class WorkerReport(WorkerUse, frozen=True, kw_only=True):
     host_use: HostUse | None = None
 
 
-class TaskOrder(msgspec.Struct, frozen=True, kw_only=True):
+class TaskOrder(WorkParameters, frozen=True, kw_only=True):
     task_id: str = ""
     dataset_id: str = ""
     job_name: str = ""
     iteration: int = 0
     incarnation: int = 0
-    mode: str = ""
-    cached: bool = False
     num_providers: int = 0
     num_shards: int = 0
     shard: int = 0
@@ -510,10 +508,8 @@ class TaskOrder(msgspec.Struct, frozen=True, kw_only=True):
     endless: bool = False
     paused: bool = False
     position: TaskPosition | None = None
-    num_consumers: int = 0
     definition: str = ""
     leftovers: Leftovers | None = None
-    weight: float = 0.0
 
 
 class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):

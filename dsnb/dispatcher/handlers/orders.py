@@ -7,6 +7,7 @@ from dsnb.dispatcher.handlers.cached_iterations import is_endless
 from dsnb.dispatcher.handlers.positions import start_position_of
 from dsnb.dispatcher.state import Iteration, Task, entropy_of
 from dsnb.errors import NotFoundError
+from dsnb.wire.field_groups import WorkParameters, shared
 from dsnb.wire.messages import ClientUpdate, TaskInfo, TaskOrder
 from dsnb.wire.schedule import Leftovers, RoundsUpdate
 
@@ -16,13 +17,12 @@ def task_order(core: Context, task: Task) -> TaskOrder:
     job = core.state.jobs[task.job]
     iteration = job.iterations[task.iteration]
     return TaskOrder(
+        **shared(WorkParameters, job),
         task_id=task.task_id,
         dataset_id=job.dataset_id,
         job_name=job.name,
         iteration=task.iteration,
         incarnation=task.incarnation,
-        mode=job.mode,
-        cached=job.cached,
         num_providers=len(iteration.providers),
         num_shards=len(iteration.shards),
         shard=max(0, task.shard),
@@ -30,10 +30,8 @@ def task_order(core: Context, task: Task) -> TaskOrder:
         position=start_position_of(iteration, task),
         endless=is_endless(core, job),
         paused=bool(job.paused_by),
-        num_consumers=job.num_consumers,
         definition=core.state.datasets[job.dataset_id].definition,
         leftovers=_leftovers(iteration, task.task_id),
-        weight=job.weight,
     )
 
 
