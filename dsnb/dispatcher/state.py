@@ -53,6 +53,7 @@ class Worker(msgspec.Struct, forbid_unknown_fields=True):
     tags: tuple[str, ...] = ()
     static_index: int = -1
     draining: bool = False
+    data_port: int = 0
 
 
 class Task(msgspec.Struct, forbid_unknown_fields=True):

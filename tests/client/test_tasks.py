@@ -25,9 +25,9 @@ from dsnb.errors import (
 from dsnb.pipeline.dataset import Dataset
 from dsnb.transfer import local
 from dsnb.transfer.grpc import GRPC
-from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, Transfer
+from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, Transfer, TransferRefused
 from dsnb.transfer.selection import choose_transfer, transfer_protocol
-from dsnb.transfer.shared_memory.messages import SHARED_MEMORY, SharedMemoryRefused
+from dsnb.transfer.shared_memory.messages import SHARED_MEMORY
 from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, ReadRequest, TaskHolding, TaskInfo, TaskOrder
 from dsnb.worker.task import Task
 from tests.pipeline.driving import context
@@ -428,8 +428,8 @@ def test_a_requested_transfer_that_a_running_worker_refuses_is_told(
 ) -> None:
     """A dead worker refuses shared memory too: that says nothing before the dispatcher knows."""
     client = Client(protocol="shared_memory")
-    workers[0].refuses = SharedMemoryRefused("there is no socket")
-    here, why = choose_transfer(workers[0].info(), None, "token", previous=None, shared_memory_refusal="")
+    workers[0].refuses = TransferRefused("there is no socket")
+    here, why = choose_transfer(workers[0].info(), None, "token", previous=None, refusals={})
     monkeypatch.setattr("dsnb.client.tasks.choose_transfer", lambda *_args, **_named: (here, why))
     client.tasks.set_tasks((workers[0].info(),))
     [read] = client.tasks.reads.values()
@@ -510,7 +510,7 @@ def test_the_local_transfer_is_refused_where_the_worker_lives_elsewhere(client: 
 
 
 def test_an_unknown_transfer_is_refused_when_it_is_asked_for() -> None:
-    for known in (None, "grpc", "shared_memory", "local"):
+    for known in (None, "grpc", "tcp", "shared_memory", "local"):
         assert transfer_protocol("protocol", known) == known
     with pytest.raises(NotFoundError, match="the data transfer protocol 'unknown' is not available"):
         transfer_protocol("protocol", "unknown")

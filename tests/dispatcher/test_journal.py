@@ -13,7 +13,7 @@ import pytest
 import xxhash
 from msgspec.structs import replace
 
-from dsnb.dispatcher.journal import FORMAT, Journal
+from dsnb.dispatcher.journal import FORMAT, OLDEST_FORMAT, Journal
 from dsnb.dispatcher.records import ClientLeft, Record
 from dsnb.dispatcher.state import State, replay, state_from_json
 from dsnb.errors import (
@@ -204,7 +204,7 @@ def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
         Journal(path)
 
 
-@pytest.mark.parametrize("version, by", [(FORMAT + 1, "a newer"), (FORMAT - 1, "an older")])
+@pytest.mark.parametrize("version, by", [(FORMAT + 1, "a newer"), (OLDEST_FORMAT - 1, "an older")])
 def test_a_journal_of_another_format_is_refused_with_what_to_do(
     path: Path, records: list[Record], version: int, by: str
 ) -> None:

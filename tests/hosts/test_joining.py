@@ -82,7 +82,7 @@ except FileNotFoundError as error:
     assert "a worker on another host has other local files" in notes
 
 
-def test_shared_memory_is_used_within_a_host_and_grpc_between_hosts(service: ServiceOnHosts) -> None:
+def test_shared_memory_is_used_within_a_host_and_tcp_between_hosts(service: ServiceOnHosts) -> None:
     code = """
 data = dsnb.Dataset.range(50).apply(dsnb.distribute("parallel_epochs", svc, job_name=NAME))
 elements = iter(data)
@@ -95,4 +95,4 @@ print("TRANSFERS", json.dumps(sorted({link.transfer for link in status.job(NAME)
         text = f"NAME = 'transfers of {host}'\n{code}"
         with service.reader(text, on=host) as reader:
             seen[host] = json.loads(reader.wait_for_line("TRANSFERS", timeout=60).partition(" ")[2])
-    assert seen == {"b": ["shared_memory"], "c": ["grpc"]}
+    assert seen == {"b": ["shared_memory"], "c": ["tcp"]}

@@ -277,6 +277,7 @@ def _add_worker(core: Context, report: WorkerReport, before: Worker | None) -> W
         r.WorkerJoined(
             **{**shared(WorkerIdentity, report), "name": name},
             static_index=index,
+            data_port=report.data_port,
         )
     )
     if before is not None:
