@@ -80,7 +80,8 @@ def distribute(
             elements of one worker.
         max_outstanding_requests: Most elements in flight or buffered, over all workers; None to limit bytes only.
         data_transfer_protocol: "local" (by reference, in one process), "shared_memory" (on one host), "tcp" (between
-            hosts, at the worker's data port) or "grpc" (anywhere); None for the first of these that is available.
+            hosts, at the worker's data port) or "grpc" (anywhere); None for the first of these that is available, but
+            "grpc" instead of "tcp" if the service uses TLS.
         compression: Compression of elements sent by TCP or gRPC: "AUTO" for whatever is measured to be fastest for
             these data and this connection, possibly none; None for none; "LZ4" or "ZSTD".
         cross_trainer_cache: Share one preprocessing pass with other trainers: each of them gets all elements.

@@ -217,7 +217,7 @@ def _private_file(content: bytes) -> Iterator[str]:
         yield file.name
 
 
-def pinned_peer(connection: ssl.SSLSocket, context: ssl.SSLContext) -> bool:
+def pinned_peer(connection: ssl.SSLObject, context: ssl.SSLContext) -> bool:
     """Whether the peer presents the very certificate that this side accepts, and not one signed by its key."""
     return connection.getpeercert(binary_form=True) in context.get_ca_certs(binary_form=True)
 

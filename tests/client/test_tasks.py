@@ -28,6 +28,7 @@ from dsnb.transfer.grpc import GRPC
 from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, Transfer, TransferRefused
 from dsnb.transfer.selection import choose_transfer, transfer_protocol
 from dsnb.transfer.shared_memory.messages import SHARED_MEMORY
+from dsnb.wire import discovery
 from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, ReadRequest, TaskHolding, TaskInfo, TaskOrder
 from dsnb.worker.task import Task
 from tests.pipeline.driving import context
@@ -507,6 +508,26 @@ def test_the_local_transfer_is_refused_where_the_worker_lives_elsewhere(client: 
     client.tasks.set_tasks((TaskInfo(task_id="t", worker="far", worker_uid="elsewhere", address="127.0.0.1:1"),))
     with pytest.raises(FailedPreconditionError, match="worker far lives in another process"):
         client.turn()
+
+
+def test_tcp_is_chosen_between_hosts_without_tls_and_grpc_where_tcp_is_not_possible() -> None:
+    far = TaskInfo(task_id="t", worker="far", worker_uid="elsewhere", address="127.0.0.1:1", data_port=2)
+
+    def chosen(info: TaskInfo = far, **refusals: str) -> tuple[str, str]:
+        known = {"shared_memory": "another host", **refusals}
+        endpoint, why = choose_transfer(info, None, "token-of-far", previous=None, refusals=known)
+        return endpoint.transfer.name, why
+
+    assert chosen() == ("tcp", "another host")
+    assert chosen(tcp="no connection") == ("grpc", "another host; no connection")
+    assert chosen(replace(far, data_port=0)) == ("grpc", "another host; worker far has no data port")
+    discovery.remember_token("127.0.0.1:1", "token-of-far", "a certificate")
+    try:
+        assert chosen() == ("grpc", "another host; the service uses TLS, for which gRPC is chosen")
+        endpoint, _ = choose_transfer(far, "tcp", "token-of-far", previous=None, refusals={})
+        assert endpoint.transfer.name == "tcp"
+    finally:
+        discovery.forget_token("127.0.0.1:1", "token-of-far")
 
 
 def test_an_unknown_transfer_is_refused_when_it_is_asked_for() -> None:

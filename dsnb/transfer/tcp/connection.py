@@ -88,7 +88,7 @@ class PlainConnection(Connection):
             try:
                 return self._sock.recv_into(into, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                wait_ready(self._sock, select.POLLIN, self.deadline)
+                _wait(self._sock, select.POLLIN, self.deadline)
 
     def send_now(self, data: bytes) -> int:
         try:
@@ -102,10 +102,10 @@ class PlainConnection(Connection):
                 _drop_sent(group, self._sock.sendmsg(group))
 
     def finish_sending(self) -> None:
-        shut_down(self._sock, socket.SHUT_WR)
+        _shut_down(self._sock, socket.SHUT_WR)
 
     def shutdown(self) -> None:
-        shut_down(self._sock, socket.SHUT_RDWR)
+        _shut_down(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         close_socket(self._sock)
@@ -144,7 +144,7 @@ def set_options(sock: socket.socket, gone_after_s: float) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def wait_ready(sock: socket.socket, events: int, deadline: float | None) -> None:
+def _wait(sock: socket.socket, events: int, deadline: float | None) -> None:
     """Wait until the socket is ready.
 
     Raises:
@@ -170,11 +170,9 @@ def _drop_sent(views: list[memoryview], sent: int) -> None:
         views[0] = views[0][sent:]
 
 
-def shut_down(sock: socket.socket, how: int) -> None:
-    """Shut a socket down in one or both directions, if it is connected."""
+def _shut_down(sock: socket.socket, how: int) -> None:
     with suppress(OSError):  # the peer is gone, or the socket is closed
-        # Not the method of `SSLSocket`: that drops the TLS state, and a call which comes later would send plain bytes.
-        socket.socket.shutdown(sock, how)
+        sock.shutdown(how)
 
 
 def close_socket(sock: socket.socket) -> None:
