@@ -100,7 +100,7 @@ print("TRANSFERS", json.dumps(sorted({link.transfer for link in status.job(NAME)
 
 def test_tcp_with_tls_is_used_between_hosts_where_it_is_asked_for(service: ServiceOnHosts) -> None:
     code = """
-data = dsnb.Dataset.range(50).apply(dsnb.distribute("parallel_epochs", svc, data_transfer_protocol="tcp"))
+data = dsnb.Dataset.range(50).apply(dsnb.distribute("distributed_epoch", svc, data_transfer_protocol="tcp"))
 print("CAME", json.dumps(sorted(int(x) for x in data)))
 """
     with service.reader(code, on="c") as reader:
