@@ -220,6 +220,19 @@ def test_a_journal_of_another_format_is_refused_with_what_to_do(
     assert "install the dsnb that wrote it" in error.value.hint
 
 
+def test_a_journal_of_the_oldest_format_is_read_and_its_workers_have_no_data_ports(
+    path: Path, records: list[Record]
+) -> None:
+    filled(path, records).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {OLDEST_FORMAT}")
+    connection.close()
+    assert {worker.data_port for worker in loaded(path).workers.values()} == {0}
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+    connection.close()
+
+
 def test_one_journal_has_one_dispatcher(path: Path) -> None:
     """Also where the other one is in this process; and whoever comes second changes nothing."""
     journal = Journal(path)
