@@ -16,20 +16,22 @@ _READY_S = 60.0
 
 
 @contextlib.contextmanager
-def service(*worker_flags: str) -> Iterator[str]:
+def service(*worker_flags: str, tls: bool = False) -> Iterator[str]:
     """A dispatcher and a worker, by the command line, and their target. This process and its children know the token.
 
     Args:
         worker_flags: More arguments of `dsnb worker`.
+        tls: Whether they listen beyond loopback, and so with TLS.
     """
     with tempfile.TemporaryDirectory(prefix="dsnb-bench-") as folder, contextlib.ExitStack() as stack:
         token = Path(folder, "token")
         os.environ["DSNB_RUNTIME_DIR"] = folder
-        dispatcher = stack.enter_context(command("dispatcher", "--token-file", str(token), "--json"))
+        host = ("--host", "auto") if tls else ()
+        dispatcher = stack.enter_context(command("dispatcher", "--token-file", str(token), "--json", *host))
         target = str(json.loads(first_line(dispatcher))["target"])
         os.environ["DSNB_TOKEN"] = token.read_text(encoding="utf-8").strip()
         address = target.removeprefix("grpc://")
-        words = ("worker", "--dispatcher", address, "--token-file", str(token), *worker_flags)
+        words = ("worker", "--dispatcher", address, "--token-file", str(token), *host, *worker_flags)
         first_line(stack.enter_context(command(*words)))
         yield target
 

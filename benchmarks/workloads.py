@@ -61,18 +61,21 @@ BATCH = (32, 224, 224, 3)
 LARGE = (64, 1024, 1024)
 """67 MB of uint8."""
 GRPC, SHARED, SAME_HOST, LOCAL = "dsnb, grpc", "dsnb, shared memory", "dsnb, same host", "dsnb, local"
+TCP, TLS = "dsnb, tcp", "dsnb, tcp with TLS"
 TF, TORCH, RAY, GRAIN, SOCKET = "tf.data service", "DataLoader", "Ray Data", "Grain", "TensorSocket"
-_TRANSFERS = {GRPC: "grpc", SHARED: "shared_memory", SAME_HOST: None, LOCAL: "local"}
+_TRANSFERS = {GRPC: "grpc", TCP: "tcp", TLS: "tcp", SHARED: "shared_memory", SAME_HOST: None, LOCAL: "local"}
 _PEERS = {TF: "tensorflow", TORCH: "torch", RAY: "ray", GRAIN: "grain", SOCKET: "tensorsocket"}
 
 
 def ours(task: Task, *names: str, module: str = "rate") -> dict[str, ContenderSpec]:
     """dsnb over these transfers."""
     made = f"benchmarks.ours.{module}"
-    return {
-        name: ContenderSpec(environment="dsnb", module=made, task=replace(task, transfer=_TRANSFERS[name]))
-        for name in names
-    }
+
+    def told(name: str) -> Task:
+        options = {**task.options, "tls": True} if name == TLS else task.options
+        return replace(task, transfer=_TRANSFERS[name], options=options)
+
+    return {name: ContenderSpec(environment="dsnb", module=made, task=told(name)) for name in names}
 
 
 def peers(task: Task, *names: str) -> dict[str, ContenderSpec]:
@@ -106,14 +109,14 @@ def _streams() -> list[Workload]:
         Workload(
             name="samples",
             title="28x28 float32 samples, one by one, with a map",
-            contenders=ours(samples, GRPC, SAME_HOST) | peers(samples, TF, TORCH, RAY, GRAIN),
+            contenders=ours(samples, GRPC, TCP, SAME_HOST) | peers(samples, TF, TORCH, RAY, GRAIN),
             columns=RATES,
             absent={SOCKET: "shares batches of a DataLoader, not single elements"},
         ),
         Workload(
             name="batches",
             title="4.8 MB batches of uint8 noise, no compression",
-            contenders=ours(batches, GRPC, SAME_HOST) | peers(batches, TF, TORCH, GRAIN, SOCKET),
+            contenders=ours(batches, GRPC, TCP, TLS, SAME_HOST) | peers(batches, TF, TORCH, GRAIN, SOCKET),
             columns=RATES,
             absent={RAY: "has blocks of rows in its object store: measured by rows"},
         ),
@@ -147,13 +150,13 @@ def _large() -> list[Workload]:
         Workload(
             name="floats",
             title="19 MB batches of float32 noise, no compression",
-            contenders=ours(floats, GRPC, SAME_HOST) | whole(floats) | peers(floats, TF, TORCH),
+            contenders=ours(floats, GRPC, TCP, TLS, SAME_HOST) | whole(floats) | peers(floats, TF, TORCH),
             columns=RATES,
         ),
         Workload(
             name="large",
             title="67 MB elements, no compression",
-            contenders=ours(large, GRPC, SAME_HOST) | whole(large),
+            contenders=ours(large, GRPC, TCP, TLS, SAME_HOST) | whole(large),
             columns=RATES,
             absent={"*": "not asked for: the row is about parts against whole messages"},
         ),
@@ -268,8 +271,8 @@ def _busy_trainer_workloads() -> list[Workload]:
 
     worker = Task(kind="beside worker", seconds=2.0)
     return [
-        frames("beside-1m", "1 MB", 1024, GRPC, SHARED),
-        frames("beside-64k", "64 KB", 256, GRPC, SHARED),
+        frames("beside-1m", "1 MB", 1024, GRPC, TCP, TLS, SHARED),
+        frames("beside-64k", "64 KB", 256, GRPC, TCP, TLS, SHARED),
         Workload(
             name="beside-worker",
             title="beside a trainer in pure Python: the rate of a process worker, of its rate alone",

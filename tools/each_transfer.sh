@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 failed=()
 (($#)) || set -- tests/service tests/conformance tests/client tests/faults
-for transfer in grpc shared_memory local; do
+for transfer in grpc tcp shared_memory local; do
   printf '\n===== %s\n' "$transfer"
   export DSNB_TRANSFER=$transfer
   "${PYTHON:-python}" -m pytest -q -n 2 --dist loadfile -m "not soak" "$@" || failed+=("$transfer")

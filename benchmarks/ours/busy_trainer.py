@@ -70,7 +70,7 @@ def work(x: Any) -> data.Array:
 
 @contextlib.contextmanager
 def prepare(task: Task) -> Iterator[Measure]:
-    with service() as target:
+    with service(tls=bool(task.options.get("tls"))) as target:
         distribute = dsnb.distribute(
             "parallel_epochs", target, data_transfer_protocol=task.transfer, compression=task.compression
         )

@@ -15,7 +15,7 @@ from benchmarks.servers import service
 
 @contextlib.contextmanager
 def prepare(task: Task) -> Iterator[Measure]:
-    with service() as target:
+    with service(tls=bool(task.options.get("tls"))) as target:
         read = dsnb.distribute(
             "parallel_epochs", target, data_transfer_protocol=task.transfer, compression=task.compression
         )

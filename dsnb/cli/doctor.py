@@ -261,7 +261,7 @@ def _shared_memory() -> Finding:
     text = f"{free / 1e6:,.0f} MB free in /dev/shm"
     if free >= _MIN_SHM_BYTES:
         return Finding(name="shared memory", level="ok", text=text)
-    remedy = "free some, or give the container more: --shm-size=1g; without it, clients in other processes use gRPC"
+    remedy = "free some, or give the container more: --shm-size=1g; without it, clients in other processes use TCP"
     return Finding(name="shared memory", level="warn", text=text, remedy=remedy)
 
 

@@ -79,15 +79,16 @@ def distribute(
         num_consumers: Number of consumers that read together, in rounds: in each round all consumers get consecutive
             elements of one worker.
         max_outstanding_requests: Most elements in flight or buffered, over all workers; None to limit bytes only.
-        data_transfer_protocol: "local" (by reference, in one process), "shared_memory" (on one host) or "grpc"; None
-            for the fastest that is available.
-        compression: Compression of elements sent by gRPC: "AUTO" for whatever is measured to be fastest for these data
-            and this connection, possibly none; None for none; "LZ4" or "ZSTD".
+        data_transfer_protocol: "local" (by reference, in one process), "shared_memory" (on one host), "tcp" (between
+            hosts, at the worker's data port) or "grpc" (anywhere); None for the first of these that is available, but
+            "grpc" instead of "tcp" if the service uses TLS.
+        compression: Compression of elements sent by TCP or gRPC: "AUTO" for whatever is measured to be fastest for
+            these data and this connection, possibly none; None for none; "LZ4" or "ZSTD".
         cross_trainer_cache: Share one preprocessing pass with other trainers: each of them gets all elements.
         target_workers: "ANY" to read all workers; "AUTO" to leave out those of other processes that are tagged
             "COLOCATED"; "LOCAL" to read only those of this process.
         checksum: Whether messages carry a checksum; a message damaged on the way is sent again, or raises
-            `DataLossError` if that keeps happening. gRPC is then used instead of shared memory. Within one process
+            `DataLossError` if that keeps happening. TCP is then used instead of shared memory. Within one process
             elements are passed by reference and there is nothing to check.
         rank: The same as `consumer_index`, by the name that training loops use; "auto" for the rank of this process
             as torch.distributed, JAX, torchrun, MPI or SLURM know it. With `Options(deterministic=True)` in a

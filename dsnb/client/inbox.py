@@ -53,8 +53,8 @@ class TaskRead:
         """Whether the worker has answered on the present connection."""
         self.transfer: Transfer | None = None
         """The transfer of the last connection; None before the first one."""
-        self.shared_memory_refusal = ""
-        """Why shared memory cannot be used; empty if it can, as far as is known."""
+        self.refusals: dict[str, str] = {}
+        """Why transfers to the present worker cannot be used, by name; a transfer that may work is not in it."""
         self.retry_at = 0.0
         self.attempts = 0
         """How many attempts to open the task failed, since the last element or the last change of its worker."""

@@ -314,7 +314,7 @@ def read_options(
     _check_consumers(consumer_index, num_consumers, job_name, names)
     if checksum and not can_check_messages(data_transfer_protocol):
         raise InvalidArgumentError(
-            f"`checksum`: the transfer {data_transfer_protocol!r} has no checksums, only gRPC has",
+            f"`checksum`: the transfer {data_transfer_protocol!r} has no checksums, only tcp and grpc have",
             hint="leave one of the two out",
         )
     if cross_trainer_cache is not None and job_name is None:

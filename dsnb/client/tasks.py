@@ -31,9 +31,8 @@ from dsnb.monitor.formatting import plural
 from dsnb.processes import host_id
 from dsnb.storage.failpoints import Failpoint
 from dsnb.transfer import local
-from dsnb.transfer.protocol import FIRST_GRANT, ReadHandle
+from dsnb.transfer.protocol import FIRST_GRANT, ReadHandle, TransferRefused
 from dsnb.transfer.selection import choose_transfer, transfer_protocol, transfer_unavailable
-from dsnb.transfer.shared_memory.messages import SharedMemoryRefused
 from dsnb.wire.channel import ChannelKey, open_channel
 from dsnb.wire.messages import ClientUpdate, Empty, EndedTask, Loss, ReadRequest, TaskHolding, TaskInfo
 from dsnb.wire.methods import PING
@@ -52,9 +51,9 @@ Then the dispatcher says whether the worker runs; if it is dead, another one get
 _PING_TIMEOUT_S = 2.0
 _CREDIT = Failpoint("credit send", error=None)
 
-_MAX_SHARED_MEMORY_ATTEMPTS = 7
-"""Attempts to open shared memory that was requested and is not there: about 3 s, enough for the dispatcher to notice
-that a worker died."""
+_MAX_REFUSED_ATTEMPTS = 7
+"""Attempts to use a transfer that was requested and that the worker refuses or does not offer: about 3 s or more,
+enough for the dispatcher to notice that a worker died."""
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -174,8 +173,9 @@ class TaskTable:
         return any(hold.given_up for hold in self._task_reads.values())
 
     def channel_keys(self) -> set[ChannelKey]:
-        """The keys of the gRPC connections to workers."""
-        infos = [hold.info for hold in self._task_reads.values() if hold.over_network]
+        """The keys of the gRPC channels that reads share."""
+        reads = self._task_reads.values()
+        infos = [hold.info for hold in reads if hold.transfer is not None and hold.transfer.uses_channel]
         return {(info.address, self._token, info.worker_uid) for info in infos}
 
     def ended_tasks(self) -> tuple[EndedTask, ...]:
@@ -311,7 +311,8 @@ class TaskTable:
                     hold.received_ranges.clear()
                 hold.info = info
                 hold.reset_attempts()
-                hold.retry_at, hold.shared_memory_refusal = 0.0, ""
+                hold.retry_at = 0.0
+                hold.refusals.clear()
                 # Another worker, or a restarted one, runs the task now.
                 hold.account.ended = hold.given_up = False
         self._inbox.set_task_reads(list(self._task_reads.values()))
@@ -401,7 +402,7 @@ class TaskTable:
             self._token,
             checksum=self._options.checksum,
             previous=task_read.transfer,
-            shared_memory_refusal=task_read.shared_memory_refusal,
+            refusals=task_read.refusals,
         )
         task_read.transfer = endpoint.transfer
         before = self._consumed_earlier(task_read)
@@ -461,10 +462,10 @@ class TaskTable:
             task_read.damaged_in_a_row += 1  # nothing is lost: the worker keeps elements until they are consumed
             task_read.retry_at = 0.0
             return None
-        if isinstance(error, SharedMemoryRefused):
-            if not self._options.protocol:
-                task_read.shared_memory_refusal, task_read.retry_at = error.what, 0.0
-                return None
+        if isinstance(error, TransferRefused) and task_read.transfer is not None and not self._options.protocol:
+            task_read.refusals[task_read.transfer.name] = error.what
+            task_read.retry_at = 0.0
+            return None
         task_read.attempts += 1
         if not isinstance(error, (UnavailableError, NotFoundError)):
             return self._give_up(task_read, error)
@@ -475,9 +476,9 @@ class TaskTable:
 
     def _unreachable_error(self, task_read: TaskRead, error: Exception) -> Exception | None:
         """The error to raise if a worker runs that does not answer; None if it was not tried often enough."""
-        if isinstance(error, SharedMemoryRefused):
+        if isinstance(error, TransferRefused):
             refused = transfer_unavailable(self._options.protocol or "", error.what)
-            return refused if task_read.attempts > _MAX_SHARED_MEMORY_ATTEMPTS else None
+            return refused if task_read.attempts > _MAX_REFUSED_ATTEMPTS else None
         return _unreachable(task_read, error) if task_read.attempts >= ATTEMPTS else None
 
     @property

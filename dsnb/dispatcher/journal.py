@@ -34,9 +34,10 @@ from dsnb.errors import (
 from dsnb.storage.failpoints import Failpoint
 from dsnb.storage.sqlite import DATABASE_FULL, Database, DatabaseKind, error_code
 
-FORMAT = 8
+FORMAT = 9
 """The format version; increased when an older dsnb could not read what this one writes."""
-
+OLDEST_FORMAT = 8
+"""The oldest format that can be read: 9 adds the data ports of workers, and workers that replace others."""
 _MIN_TAIL_BYTES = 64 << 10
 _MAX_TAIL_TO_STATE = 2
 _RECORD_TYPES: dict[str, type[Record]] = {kind.__name__: kind for kind in get_args(Record)}
@@ -86,8 +87,8 @@ def _format_error(path: Path, found: int) -> DsnbError:
 
 _JOURNAL = DatabaseKind(
     application_id=0x64736E62,  # "dsnb"
-    migrations=(_TABLES,),
-    oldest_format=FORMAT,
+    migrations=(_TABLES, ""),  # no table has changed since
+    oldest_format=OLDEST_FORMAT,
     open_error=_open_error,
     foreign_error=_foreign_error,
     format_error=_format_error,

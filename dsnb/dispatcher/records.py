@@ -55,6 +55,7 @@ class WorkerJoined(Stored, frozen=True, kw_only=True):
     pid: int
     tags: tuple[str, ...] = ()
     static_index: int = -1
+    data_port: int = 0
     held: bool = False
 
 

@@ -53,6 +53,7 @@ class Worker(msgspec.Struct, forbid_unknown_fields=True):
     tags: tuple[str, ...] = ()
     static_index: int = -1
     draining: bool = False
+    data_port: int = 0
     held: bool = False
     """Whether it joined to replace other workers, and waits until it does."""
     replaced: bool = False

@@ -212,10 +212,13 @@ def _link_bound(evidence: Evidence) -> Cause | None:
     )
 
 
+_ON_HOST = {"local", "shared_memory"}
+
+
 def _stays_on_host(evidence: Evidence, task_id: str) -> bool:
     """Whether all readers of a task are on its worker's host and use the transfer `local` or `shared_memory`."""
     transfers = {link.transfer for link in evidence.job.links if link.task_id == task_id}
-    return bool(transfers) and "grpc" not in transfers
+    return bool(transfers) and transfers <= _ON_HOST
 
 
 def decode_bound(evidence: Evidence) -> Cause | None:

@@ -1,12 +1,13 @@
-"""Encodes frame slices as bytes, and decodes them: as messages of gRPC, or as a header and a body apart.
+"""Encodes frame slices, and decodes them: as messages of a stream (gRPC, TCP), or as a header and a body apart.
 
-Both begin with the same protobuf header. The messages of gRPC are protobuf too, but their large field is written and
-parsed by hand, because the library would copy it several times.
+Both begin with the same protobuf header. The messages are protobuf too, but their large field is written and parsed by
+hand, because the library would copy it several times.
 
-A message has at most `PART_BYTES` bytes of a frame slice's body, because larger ones are slower and take more memory. A
-slice that fits is encoded by one join of its header and buffers, and decoded as views of the message; a larger one is
-sent in parts that are copied into one new array. If the reader's `CompressionPolicy` has a codec, each part is
-compressed separately, and a message has as many parts as fit. An optional checksum covers the whole message.
+A message of gRPC has at most `PART_BYTES` bytes of a frame slice's body, because larger ones are slower and take more
+memory. A slice that fits is encoded by one join of its header and buffers, and decoded as views of the message; a
+larger one is sent in parts that are copied into one new array. Over TCP a message has the whole body, and its buffers
+are sent as they are. If the reader's `CompressionPolicy` has a codec, each part is compressed separately, and a message
+has as many parts as fit. An optional checksum covers the whole message.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dsnb.wire.proto import frame_pb2
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
 PART_BYTES = 1 << 20
-"""Most bytes of body in one message; the fastest of the sizes measured between 256 KB and 8 MB."""
+"""Most bytes of body in one message of gRPC; the fastest of the sizes measured between 256 KB and 8 MB."""
 
 _MAX_BLOCKS = 16
 """Most compressed parts in one message; a reader decompresses them while the worker compresses the next message."""
@@ -131,7 +132,25 @@ def _frame_slice_of(header: frame_pb2.FrameHeader, body: ByteArray) -> FrameSlic
     return _parse(header, len(body)).frame_slice(header.first, body)
 
 
-# ---- messages of gRPC
+# ---- messages of a stream
+
+
+class EncodedMessage(NamedTuple):
+    """A message as buffers, which are sent one after another; `nbytes` is their size in all.
+
+    The buffers may be those of the frame itself, so that nothing is copied before the message is sent.
+    """
+
+    buffers: Sequence[Any]
+    nbytes: int
+
+    def join(self) -> bytes:
+        """The message in one piece, copied unless it has a single buffer."""
+        return join_bytes(self.buffers)
+
+
+def _in_one_piece(message: bytes) -> EncodedMessage:
+    return EncodedMessage((message,), len(message))
 
 
 class FrameSliceEncoder:
@@ -143,23 +162,35 @@ class FrameSliceEncoder:
             other readers with the same encoding.
         compression: Chooses the codec; None for no compression.
         checksum: Whether each message has a checksum.
+        whole: Whether a body that is not compressed goes into one message, whatever its size.
     """
 
     def __init__(
-        self, task_id: str, *, keep: bool = False, compression: CompressionPolicy | None = None, checksum: bool = False
+        self,
+        task_id: str,
+        *,
+        keep: bool = False,
+        compression: CompressionPolicy | None = None,
+        checksum: bool = False,
+        whole: bool = False,
     ) -> None:
+        self._whole = whole
         self._task_id = task_id
         self._keep = keep
         self._compression = compression
         self._checksum = checksum
 
     def encode(self, frame_slice: FrameSlice) -> Iterator[bytes]:
+        """The messages of one frame slice, each in one piece."""
+        return (message.join() for message in self.messages(frame_slice))
+
+    def messages(self, frame_slice: FrameSlice) -> Iterator[EncodedMessage]:
         """The messages of one frame slice."""
         frame = frame_slice.frame
         whole = frame_slice.count == frame.count
         kept = frame.encoded.get(self._encoding_key()) if whole and frame.encoded is not None else None
         if kept is not None:
-            return iter(kept)
+            return map(_in_one_piece, kept)
         layouts, buffers, total = lay_out(frame.columns, frame_slice.start, frame_slice.start + frame_slice.count)
         if self._compression is not None and self._compression.wants_sample(total):
             self._compression.decide(probe(self._compression.codecs, buffers, total))
@@ -168,7 +199,7 @@ class FrameSliceEncoder:
         form = self._encoding_key()
         if not (whole and self._keep and (form[0] or total <= PART_BYTES)):
             return messages
-        taken = tuple(messages)
+        taken = tuple(message.join() for message in messages)
         # A single uncompressed message contains the body, so the frame's columns become views of it: then the frame
         # is in memory once, and only the rest of the message counts as extra.
         moves = bool(total) and len(taken) == 1 and not form[0] and frame.movable
@@ -178,9 +209,9 @@ class FrameSliceEncoder:
             frame.encoded = {**(frame.encoded or {}), form: taken}
             if moves:
                 frame.move_into(layouts, np.frombuffer(taken[0], np.uint8)[-total:])
-        return iter(taken)
+        return map(_in_one_piece, taken)
 
-    def encode_notice(self, reply: frame_pb2.ReadReply) -> bytes:
+    def encode_notice(self, reply: frame_pb2.ReadReply) -> EncodedMessage:
         """Encode a message without elements."""
         return self._message(reply, [], 0)
 
@@ -188,19 +219,22 @@ class FrameSliceEncoder:
         """The present encoding: the codec, and whether messages have checksums."""
         return self._compression.codec if self._compression is not None else "", self._checksum
 
-    def _body_messages(self, head: frame_pb2.ReadReply, buffers: Sequence[Any], total: int) -> Iterator[bytes]:
-        portions: Iterator[Sequence[Any]] = iter([buffers]) if total <= PART_BYTES else _split_buffers(buffers)
+    def _body_messages(self, head: frame_pb2.ReadReply, buffers: Sequence[Any], total: int) -> Iterator[EncodedMessage]:
         name = self._compression.codec if self._compression is not None else ""
         if name and total >= MIN_BYTES:
+            portions: Iterator[Sequence[Any]] = iter([buffers]) if total <= PART_BYTES else _split_buffers(buffers)
             yield from self._compressed_messages(head, portions, load_codec(name))
             return
-        for portion in portions:
-            yield self._message(head, portion, sum(map(len, portion)) if total > PART_BYTES else total)
+        if total <= PART_BYTES or self._whole:
+            yield self._message(head, buffers, total)
+            return
+        for portion in _split_buffers(buffers):
+            yield self._message(head, portion, sum(map(len, portion)))
             head = frame_pb2.ReadReply()
 
     def _compressed_messages(
         self, head: frame_pb2.ReadReply, portions: Iterator[Sequence[Any]], codec: Codec
-    ) -> Iterator[bytes]:
+    ) -> Iterator[EncodedMessage]:
         """The messages of a compressed frame slice, each with as many portions as fit."""
         blocks: list[Any] = []
         nbytes = raw = 0
@@ -219,18 +253,19 @@ class FrameSliceEncoder:
 
     def _compressed_message(
         self, head: frame_pb2.ReadReply, blocks: Sequence[Any], nbytes: int, raw: int, codec: str
-    ) -> bytes:
+    ) -> EncodedMessage:
         if nbytes < raw:
             head.codec, head.raw_bytes = codec, raw
             head.blocks.extend(map(len, blocks) if len(blocks) > 1 else ())
         return self._message(head, blocks, nbytes)
 
-    def _message(self, reply: frame_pb2.ReadReply, buffers: Sequence[Any], nbytes: int) -> bytes:
+    def _message(self, reply: frame_pb2.ReadReply, buffers: Sequence[Any], nbytes: int) -> EncodedMessage:
         head = reply.SerializeToString()
         if self._checksum:
             buffers = coalesce_buffers(buffers)
             head += _TAG_CHECKSUM + _checksum(head, buffers).to_bytes(8, "little")
-        return join_bytes([_prefix(head, nbytes), *buffers])
+        prefix = _prefix(head, nbytes)
+        return EncodedMessage((prefix, *buffers), len(prefix) + nbytes)
 
 
 def _checksum(head: bytes | memoryview, buffers: Sequence[Any]) -> int:
@@ -266,11 +301,11 @@ def _split_buffers(buffers: Sequence[Any]) -> Iterator[list[memoryview]]:
         yield portion
 
 
-def join_messages(messages: Sequence[bytes]) -> bytes:
-    """Join several messages into one; see `split_messages`."""
+def join_messages(messages: Sequence[EncodedMessage]) -> bytes:
+    """Join several messages into one piece; see `split_messages`."""
     if len(messages) == 1:
-        return messages[0]
-    return join_bytes([part for message in messages for part in (_TAG_JOINED + varint(len(message)), message)])
+        return messages[0].join()
+    return join_bytes([part for buffers, nbytes in messages for part in (_TAG_JOINED + varint(nbytes), *buffers)])
 
 
 def split_messages(message: bytes) -> Iterator[bytes]:
@@ -308,8 +343,11 @@ class FrameSliceDecoder:
         self._body: ByteArray | None = None
         self._filled = 0
 
-    def feed(self, message: bytes) -> FrameSlice | frame_pb2.ReadReply | None:
+    def feed(self, message: bytes | memoryview) -> FrameSlice | frame_pb2.ReadReply | None:
         """Decode one message.
+
+        Args:
+            message: The message, at a multiple of 16 and read-only: a frame slice's columns become views of it.
 
         Returns:
             A frame slice when it is complete, the message itself if it is a notice (end, recall, progress, files,
@@ -326,9 +364,9 @@ class FrameSliceDecoder:
         except Exception as error:  # a damaged message can make any decoding step fail
             raise limit_error(error) or damaged_message_error() from error
 
-    def _decode(self, message: bytes) -> FrameSlice | frame_pb2.ReadReply | None:
+    def _decode(self, message: bytes | memoryview) -> FrameSlice | frame_pb2.ReadReply | None:
         head_end, data_at, checksum_at = _find_fields(message)
-        head = frame_pb2.ReadReply.FromString(message[:head_end])
+        head = frame_pb2.ReadReply.FromString(bytes(message[:head_end]))
         data = np.frombuffer(message, np.uint8)[data_at:]
         if checksum_at is not None:
             if head.checksum != _checksum(memoryview(message)[:checksum_at], [data]):
@@ -388,7 +426,7 @@ def _decompressed(head: frame_pb2.ReadReply, data: ByteArray, room: int) -> Iter
         at, left = at + packed, left - raw
 
 
-def _find_fields(message: bytes) -> tuple[int, int, int | None]:
+def _find_fields(message: bytes | memoryview) -> tuple[int, int, int | None]:
     """Find the start of the data field, of the data in it, and of the checksum field (None if there is none).
 
     Skips over the few fields before the data without decoding them.
@@ -417,7 +455,7 @@ def _find_fields(message: bytes) -> tuple[int, int, int | None]:
     return end, end, checksum_at
 
 
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+def _read_varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 64, 7):
         byte = message[at]

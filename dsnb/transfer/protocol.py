@@ -3,7 +3,7 @@
 A client has an `Endpoint` for each worker. It opens one of the worker's tasks and passes a `Sink`; it gets a
 `ReadHandle`. From then on frame slices are delivered to the sink as far as the read's credit allows. Code outside of
 the transfers does not depend on whether client and worker are in one process (`local`), on one host (`shared_memory`)
-or anywhere (`grpc`).
+or anywhere (`tcp`, `grpc`).
 
 Counters are cumulative and count the elements of one read: `granted` elements may be sent in all, `received` arrived,
 `consumed` were returned to the user. A lost, late or repeated message is therefore harmless, and a broken read is
@@ -20,6 +20,7 @@ import msgspec
 from dsnb.code.failures import exception_of
 from dsnb.elements.content_digest import frame_hashes
 from dsnb.elements.frame import Array, Frame
+from dsnb.errors import UnavailableError
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.poller import Poller
 from dsnb.wire.unit_mark import UnitMark
@@ -34,25 +35,32 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """What distinguishes a transfer for its reader.
 
     Attributes:
-        name: "local", "shared_memory" or "grpc".
-        over_network: Whether elements and acknowledgements cross a gRPC connection. Some are on their way at
+        name: "local", "shared_memory", "tcp" or "grpc".
+        over_network: Whether elements and acknowledgements cross a network connection. Some are on their way at
             any time, and these are lost if it breaks.
         worker_reads_consumed: Whether the worker can read at any time how many elements were consumed, also if no
             acknowledgement came or this process has died.
         carries_checksum: Whether messages can carry a checksum.
+        uses_channel: Whether reads share a gRPC channel to the worker, which is worth keeping from one read to the
+            next.
     """
 
     name: str
     over_network: bool = False
     worker_reads_consumed: bool = False
     carries_checksum: bool = False
+    uses_channel: bool = False
+
+
+class TransferRefused(UnavailableError):
+    """Raised if a reader cannot use a transfer to a worker; another transfer may work."""
 
 
 class LinkStats(msgspec.Struct, kw_only=True):
     """Statistics of one read of one task; updated by the transfer, from any thread.
 
     Attributes:
-        transfer: "local", "shared_memory" or "grpc".
+        transfer: "local", "shared_memory", "tcp" or "grpc".
         reason: Why this transfer was chosen.
         frame_slices: How many frame slices were sent.
         fallbacks: How many of them were large enough for shared memory, but there was no room for them.

@@ -18,14 +18,19 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dsnb.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dsnb.storage.files import write_private_file
 
 if TYPE_CHECKING:
+    import ssl
+
     import grpc  # imported when it is used: `dsnb.start` must not wait for it
 
 TLS_NAME: Final = "dsnb"
@@ -136,7 +141,7 @@ def fingerprint(certificate: str) -> str:
     Returns:
         32 hexadecimal pairs, the same as `openssl x509 -fingerprint -sha256` prints.
     """
-    import ssl  # takes 10 ms, and is needed only here and in `speaks_tls`
+    import ssl  # takes 10 ms, and is needed by few functions only
 
     digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(_parts(certificate)[0].decode())).hexdigest().upper()
     return ":".join(digest[at : at + 2] for at in range(0, len(digest), 2))
@@ -162,6 +167,59 @@ def channel_credentials(certificate: str) -> grpc.ChannelCredentials:
 
     chain, key = _parts(certificate)
     return grpc.ssl_channel_credentials(chain, key, chain)
+
+
+@lru_cache(maxsize=8)
+def server_context(certificate: str) -> ssl.SSLContext:
+    """The TLS settings of a server outside gRPC: as `server_credentials`. Speaks TLS 1.3 only."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # a connection is never resumed
+    return _pin(context, certificate)
+
+
+@lru_cache(maxsize=8)
+def client_context(certificate: str) -> ssl.SSLContext:
+    """The TLS settings of a caller outside gRPC: as `channel_credentials`. Speaks TLS 1.3 only.
+
+    The connection must be made with the name `TLS_NAME`.
+    """
+    import ssl
+
+    return _pin(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate)
+
+
+def _pin(context: ssl.SSLContext, certificate: str) -> ssl.SSLContext:
+    import ssl
+
+    chain, key = _parts(certificate)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=chain.decode())
+    with _private_file(chain + key) as path:
+        context.load_cert_chain(path)
+    return context
+
+
+@contextmanager
+def _private_file(content: bytes) -> Iterator[str]:
+    """A file that only this process can find, for a library that reads keys from files only."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("dsnb-certificate", os.MFD_CLOEXEC), "wb") as memory:
+            memory.write(content)
+            memory.flush()
+            yield f"/proc/self/fd/{memory.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile(prefix="dsnb-certificate-") as file:  # mode 0600
+        file.write(content)
+        file.flush()
+        yield file.name
+
+
+def pinned_peer(connection: ssl.SSLObject, context: ssl.SSLContext) -> bool:
+    """Whether the peer presents the very certificate that this side accepts, and not one signed by its key."""
+    return connection.getpeercert(binary_form=True) in context.get_ca_certs(binary_form=True)
 
 
 def speaks_tls(address: str) -> bool:

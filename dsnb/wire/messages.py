@@ -192,6 +192,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     sequence_incarnation: int = 0
     worker_tags: tuple[str, ...] = ()
     begun: bool = False
+    data_port: int = 0
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -493,6 +494,7 @@ class WorkerReport(WorkerUse, frozen=True, kw_only=True):
     python: str = ""
     notices: tuple[str, ...] = ()
     host_use: HostUse | None = None
+    data_port: int = 0
 
 
 class TaskOrder(WorkParameters, frozen=True, kw_only=True):

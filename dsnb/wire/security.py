@@ -396,6 +396,18 @@ def call_metadata(proof: Proof | None) -> Metadata:
     return ((VERSION_HEADER, PROTOCOL_VERSION), (PROOF_HEADER, shown))
 
 
+def encode_proof(proof: Proof) -> bytes:
+    """Encode a caller's proof, with the protocol version, for connections other than gRPC; see `decode_proof`."""
+    shown = [part for _, part in call_metadata(proof)]
+    return b"\n".join(part if isinstance(part, bytes) else part.encode() for part in shown)
+
+
+def decode_proof(text: bytes) -> Mapping[str, Any]:
+    """Decode a caller's proof into call metadata."""
+    version, _, proof = text.partition(b"\n")
+    return {VERSION_HEADER: version.decode(errors="replace"), PROOF_HEADER: proof}
+
+
 # ---- the server's end
 
 FRESH: Final = "fresh"

@@ -89,7 +89,9 @@ class WorkerConfig:
         worker_address: The address that the dispatcher and clients use for this worker; None for the one that it
             listens on. "%port%" stands for the port.
         port: The port to listen on; 0 for a free one. A range, as in `range(5100, 5201)` or "5100-5200", stands for
-            its first free port: for firewalls that let only these through.
+            its first free port: for firewalls that let only these through. The worker listens on a second port for
+            readers over TCP, its data port: a free one, or the last free one of the second half of a range of 4 or
+            more ports. Readers that cannot reach it use gRPC.
         protocol: "grpc".
         heartbeat_interval_ms: How often the worker reports to the dispatcher while no viewer watches the service.
         dispatcher_timeout_ms: How long a worker waits for an unreachable dispatcher before its readers get an error.
@@ -106,7 +108,7 @@ class WorkerConfig:
             temporary folder. The files have no names, so none is left over after a crash.
         spill_size_bytes: Most bytes on disk for all tasks together.
         shared_memory_bytes: Most bytes of shared memory for readers on this host, allocated as needed. None for 256
-            MiB, or a quarter of the host's memory if that is less; 0 for none: these readers then use gRPC.
+            MiB, or a quarter of the host's memory if that is less; 0 for none: these readers then use TCP.
         read_ahead_bytes: Most bytes produced ahead of demand, for each task.
         max_readers: How many readers in other processes are served at a time; others get a ResourceExhaustedError.
         isolation: "process" if readers are in other processes than the worker, so that frames are laid out for them;

@@ -26,6 +26,7 @@ from dsnb.transfer.admission import Admission
 from dsnb.transfer.grpc import ReadService
 from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, TaskServer
 from dsnb.transfer.shared_memory.server import SharedMemoryServer
+from dsnb.transfer.tcp.server import TcpServer
 from dsnb.wire import addresses, discovery
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control_stream import ControlStream
@@ -151,10 +152,10 @@ class WorkerServer:
             )
         if self._server is not None:
             return
-        self._server = self._listen()
+        self._server, host, certificate = self._listen()
         atexit.register(self.stop)
         try:
-            self._transfer_servers.open(self.uid)
+            self._transfer_servers.open(self.uid, host, self._ports, certificate)
             self._channel = open_channel(self.config.dispatcher_address, self.config.token)
             self._control_stream = ControlStream(
                 "dsnb-worker-session",
@@ -173,8 +174,13 @@ class WorkerServer:
             self.stop()
             raise
 
-    def _listen(self) -> GrpcServer:
-        """Listen for readers, with the certificate of the service.
+    @property
+    def _ports(self) -> int | str:
+        assert not isinstance(self.config.port, range), "`checked` has replaced it by text"
+        return self.config.port
+
+    def _listen(self) -> tuple[GrpcServer, str, str]:
+        """Listen for readers, with the certificate of the service; returns the server, its host and the certificate.
 
         Raises:
             AlreadyExistsError: the port is taken.
@@ -188,18 +194,17 @@ class WorkerServer:
                 dispatcher, config.token, config.certificate or discovery.certificate_for(config.token)
             )
             self._remembered = True
-        assert not isinstance(config.port, range), "`checked` has replaced it by text"
         certificate = discovery.certificate_for(discovery.token_for(dispatcher))
         handlers = {**self._transfer_servers.handlers, PEEK: lambda request, _context: self._peek(request.task_id)}
         server = GrpcServer("worker", handlers, self._guard)
         host = self._reachable_host if config.host == addresses.AUTO else config.host
         try:
             _check_encrypted(host, dispatcher, certificate)
-            server.start(host, config.port, certificate)
+            server.start(host, self._ports, certificate)
         except BaseException:
             self._forget_token()
             raise
-        return server
+        return server, host, certificate
 
     def _forget_token(self) -> None:
         if self._remembered and self.config.token is not None:
@@ -332,6 +337,7 @@ class WorkerServer:
                 "tasks": {task_id: task.debug_state() for task_id, task in self._tasks.items()},
                 "remote_readers": self._transfer_servers.admission.active,
                 "shared_memory": self._transfer_servers.shared_memory.debug_state(),
+                "tcp": self._transfer_servers.tcp.debug_state(),
             }
 
     def __enter__(self) -> WorkerServer:
@@ -635,6 +641,7 @@ class WorkerServer:
             python=PYTHON,
             notices=notices,
             host_use=HOST_METER.read(),
+            data_port=self._transfer_servers.tcp.port,
         )
 
 
@@ -666,19 +673,29 @@ class TransferServers:
         self.admission = Admission(config.max_readers)
         self._grpc = ReadService(worker, self.admission)
         self.shared_memory = SharedMemoryServer(worker, guard, config.shared_memory_size, self.admission)
+        self.tcp = TcpServer(worker, guard, self.admission)
 
     @property
     def handlers(self) -> dict[Method[Any, Any], Callable[[Any, grpc.ServicerContext], Any]]:
         """The handlers that the worker's gRPC server must register."""
         return {READ: self._grpc.read, PING: lambda _request, _context: Empty()}
 
-    def open(self, worker_uid: str) -> None:
-        """Start the shared memory server, which readers on this host find by the worker's uid."""
+    def open(self, worker_uid: str, host: str, ports: int | str, certificate: str) -> None:
+        """Start the servers outside gRPC.
+
+        Args:
+            worker_uid: The worker's uid, by which readers on this host find its shared memory.
+            host: The address that the worker listens on.
+            ports: The port or ports of the worker's gRPC server, see `TcpServer.start`.
+            certificate: The service's certificate with its key; empty for plain connections.
+        """
         self.shared_memory.start(worker_uid)
+        self.tcp.start(host, ports, certificate)
 
     def close(self) -> None:
         """Stop all transfer servers; present readings are ended."""
         self.shared_memory.stop()
+        self.tcp.stop()
         self._grpc.stop()
 
 

@@ -82,7 +82,10 @@ def test_a_trainer_has_a_name(trainer_id: Any) -> None:
         ({"max_outstanding_requests": 0}, "`max_outstanding_requests` is 0"),
         ({"max_outstanding_requests": True}, "`max_outstanding_requests` is True"),
         ({"max_outstanding_requests": 1.5}, "`max_outstanding_requests` is 1.5"),
-        ({"checksum": True, "data_transfer_protocol": "local"}, "the transfer 'local' has no checksums, only gRPC has"),
+        (
+            {"checksum": True, "data_transfer_protocol": "local"},
+            "the transfer 'local' has no checksums, only tcp and grpc have",
+        ),
         (
             {"checksum": True, "data_transfer_protocol": "shared_memory"},
             "the transfer 'shared_memory' has no checksums",

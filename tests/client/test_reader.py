@@ -357,7 +357,7 @@ def test_a_worker_that_is_gone_with_the_dispatcher_is_not_waited_for_behind_one_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", ["grpc", "shared_memory", "local"])
+@pytest.mark.parametrize("transfer", ["grpc", "tcp", "shared_memory", "local"])
 def test_attempts_to_connect_are_no_sign_of_life(transfer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader tries once a second. With an attempt taken for an answer, it would try for ever."""
     monkeypatch.setattr("dsnb.client.reader.UNREACHABLE_TIMEOUT_S", 3.0)
@@ -431,7 +431,7 @@ def asks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("asks_often")
-@pytest.mark.parametrize("transfer", ["grpc", "shared_memory"])
+@pytest.mark.parametrize("transfer", ["grpc", "tcp", "shared_memory"])
 def test_a_service_that_hangs_with_its_workers_is_told(
     cluster: Cluster, transfer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,9 +25,10 @@ from dsnb.errors import (
 from dsnb.pipeline.dataset import Dataset
 from dsnb.transfer import local
 from dsnb.transfer.grpc import GRPC
-from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, Transfer
+from dsnb.transfer.protocol import LinkStats, ReadHandle, Sink, Transfer, TransferRefused
 from dsnb.transfer.selection import choose_transfer, transfer_protocol
-from dsnb.transfer.shared_memory.messages import SHARED_MEMORY, SharedMemoryRefused
+from dsnb.transfer.shared_memory.messages import SHARED_MEMORY
+from dsnb.wire import discovery
 from dsnb.wire.messages import ClientUpdate, IndexRange, Loss, ReadRequest, TaskHolding, TaskInfo, TaskOrder
 from dsnb.worker.task import Task
 from tests.pipeline.driving import context
@@ -428,8 +429,8 @@ def test_a_requested_transfer_that_a_running_worker_refuses_is_told(
 ) -> None:
     """A dead worker refuses shared memory too: that says nothing before the dispatcher knows."""
     client = Client(protocol="shared_memory")
-    workers[0].refuses = SharedMemoryRefused("there is no socket")
-    here, why = choose_transfer(workers[0].info(), None, "token", previous=None, shared_memory_refusal="")
+    workers[0].refuses = TransferRefused("there is no socket")
+    here, why = choose_transfer(workers[0].info(), None, "token", previous=None, refusals={})
     monkeypatch.setattr("dsnb.client.tasks.choose_transfer", lambda *_args, **_named: (here, why))
     client.tasks.set_tasks((workers[0].info(),))
     [read] = client.tasks.reads.values()
@@ -509,8 +510,28 @@ def test_the_local_transfer_is_refused_where_the_worker_lives_elsewhere(client: 
         client.turn()
 
 
+def test_tcp_is_chosen_between_hosts_without_tls_and_grpc_where_tcp_is_not_possible() -> None:
+    far = TaskInfo(task_id="t", worker="far", worker_uid="elsewhere", address="127.0.0.1:1", data_port=2)
+
+    def chosen(info: TaskInfo = far, **refusals: str) -> tuple[str, str]:
+        known = {"shared_memory": "another host", **refusals}
+        endpoint, why = choose_transfer(info, None, "token-of-far", previous=None, refusals=known)
+        return endpoint.transfer.name, why
+
+    assert chosen() == ("tcp", "another host")
+    assert chosen(tcp="no connection") == ("grpc", "another host; no connection")
+    assert chosen(replace(far, data_port=0)) == ("grpc", "another host; worker far has no data port")
+    discovery.remember_token("127.0.0.1:1", "token-of-far", "a certificate")
+    try:
+        assert chosen() == ("grpc", "another host; the service uses TLS, for which gRPC is chosen")
+        endpoint, _ = choose_transfer(far, "tcp", "token-of-far", previous=None, refusals={})
+        assert endpoint.transfer.name == "tcp"
+    finally:
+        discovery.forget_token("127.0.0.1:1", "token-of-far")
+
+
 def test_an_unknown_transfer_is_refused_when_it_is_asked_for() -> None:
-    for known in (None, "grpc", "shared_memory", "local"):
+    for known in (None, "grpc", "tcp", "shared_memory", "local"):
         assert transfer_protocol("protocol", known) == known
     with pytest.raises(NotFoundError, match="the data transfer protocol 'unknown' is not available"):
         transfer_protocol("protocol", "unknown")

@@ -13,7 +13,7 @@ import pytest
 import xxhash
 from msgspec.structs import replace
 
-from dsnb.dispatcher.journal import FORMAT, Journal
+from dsnb.dispatcher.journal import FORMAT, OLDEST_FORMAT, Journal
 from dsnb.dispatcher.records import ClientLeft, Record
 from dsnb.dispatcher.state import State, replay, state_from_json
 from dsnb.errors import (
@@ -204,7 +204,7 @@ def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
         Journal(path)
 
 
-@pytest.mark.parametrize("version, by", [(FORMAT + 1, "a newer"), (FORMAT - 1, "an older")])
+@pytest.mark.parametrize("version, by", [(FORMAT + 1, "a newer"), (OLDEST_FORMAT - 1, "an older")])
 def test_a_journal_of_another_format_is_refused_with_what_to_do(
     path: Path, records: list[Record], version: int, by: str
 ) -> None:
@@ -218,6 +218,19 @@ def test_a_journal_of_another_format_is_refused_with_what_to_do(
     ) as error:
         Journal(path)
     assert "install the dsnb that wrote it" in error.value.hint
+
+
+def test_a_journal_of_the_oldest_format_is_read_and_its_workers_have_no_data_ports(
+    path: Path, records: list[Record]
+) -> None:
+    filled(path, records).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {OLDEST_FORMAT}")
+    connection.close()
+    assert {worker.data_port for worker in loaded(path).workers.values()} == {0}
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+    connection.close()
 
 
 def test_one_journal_has_one_dispatcher(path: Path) -> None:

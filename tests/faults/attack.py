@@ -94,7 +94,7 @@ def draw(seed: int) -> Plan:
         seed=seed,
         mode=mode,
         pipeline=pipeline,
-        transfer=random_.choice(("grpc", "shared_memory")),
+        transfer=random_.choice(("grpc", "tcp", "shared_memory")),
         elements=random_.choice((600, 1_500, 3_000)),
         workers=random_.randint(1, 3),
         readers=random_.randint(1, 3),
@@ -435,7 +435,7 @@ def untold(readers: list[Reader], worker_faults: list[float]) -> list[int]:
         if reader.suspended and not last:
             near = [at for at in worker_faults if abs(at - reader.suspended) < WORKER_FAULT_S]
             last, faults = (reader.suspended if near else 0.0), near
-        before = TOLD_WITHIN_S if reader.transfer == "grpc" else 0.0 if reader.pauses else COUNTED_WITHIN_S
+        before = TOLD_WITHIN_S if reader.transfer in {"grpc", "tcp"} else 0.0 if reader.pauses else COUNTED_WITHIN_S
         since = min([last, *faults]) - (REPORTED_WITHIN_S if faults else before)
         found += [number for number, at in reader.logged if last and at >= since]
     return found

@@ -15,8 +15,8 @@ from tests.faults.chaos import Scene, paced
 from tests.support.marks import slow
 from tests.support.waiting import wait_for
 
-TRANSFERS = ["grpc", "shared_memory"]
-UNTOLD_S = {"grpc": TOLD_WITHIN_S, "shared_memory": 0.0}
+TRANSFERS = ["grpc", "tcp", "shared_memory"]
+UNTOLD_S = {"grpc": TOLD_WITHIN_S, "tcp": TOLD_WITHIN_S, "shared_memory": 0.0}
 """For how long before a reader is killed nobody may know what it consumed."""
 
 
@@ -52,7 +52,7 @@ def test_a_worker_that_is_stopped_loses_nothing(scene: Scene) -> None:
     scene.check_each_once(3_000)
 
 
-@pytest.mark.parametrize("transfer", ["shared_memory", slow("grpc")])
+@pytest.mark.parametrize("transfer", ["shared_memory", "tcp", slow("grpc")])
 def test_what_a_killed_reader_had_not_consumed_comes_to_the_other(scene: Scene, transfer: str) -> None:
     scene.register(dsnb.Dataset.range(1_500))
     victim = scene.read(transfer=transfer, pause_s=0.004, gate=scene.gate)

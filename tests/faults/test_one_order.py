@@ -71,13 +71,13 @@ def service(workers: int) -> Iterator[tuple[Cluster, list[PythonProcess]]]:
         yield cluster, processes
 
 
-@pytest.mark.parametrize("workers, transfer", [(1, "grpc"), (2, "shared_memory"), (5, "grpc")])
+@pytest.mark.parametrize("workers, transfer", [(1, "grpc"), (2, "shared_memory"), (2, "tcp"), (5, "grpc")])
 def test_the_number_of_workers_does_not_matter(expected: str, workers: int, transfer: str) -> None:
     with service(workers) as (cluster, _):
         assert sha256(read(cluster.service, data_transfer_protocol=transfer)) == expected
 
 
-@pytest.mark.parametrize("workers, transfer", [(1, "grpc"), (2, "shared_memory"), (5, "grpc")])
+@pytest.mark.parametrize("workers, transfer", [(1, "grpc"), (2, "shared_memory"), (2, "tcp"), (5, "grpc")])
 def test_a_killed_worker_and_new_ones_do_not_matter(expected: str, workers: int, transfer: str) -> None:
     with service(workers) as (cluster, processes), ExitStack() as stack:
         elements = read(cluster.service, data_transfer_protocol=transfer)

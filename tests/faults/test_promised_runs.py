@@ -243,11 +243,11 @@ FAULTS: dict[str, tuple[int, Callable[[Path], Scene], Callable[[Pass], None]]] =
     "dispatcher": (5, with_a_killable_dispatcher, kill_workers_and_the_dispatcher),
     "connections": (5, PoorlyConnected, trouble_connections),
 }
-IN_CI = [("shared_memory", 1, 0), ("grpc", 3, 0)]
+IN_CI = [("shared_memory", 1, 0), ("tcp", 3, 0), ("grpc", 3, 0)]
 RUNS = [
     pytest.param(fault, *how, marks=pytest.mark.slow if how in IN_CI else pytest.mark.soak)
     for fault, (runs, *_) in FAULTS.items()
-    for how in product(["shared_memory", "grpc"], [1, 3], range(runs))
+    for how in product(["shared_memory", "tcp", "grpc"], [1, 3], range(runs))
 ]
 
 

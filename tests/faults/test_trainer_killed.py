@@ -16,7 +16,7 @@ LONG_S = 60.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", ["grpc", "shared_memory"])
+@pytest.mark.parametrize("transfer", ["grpc", "tcp", "shared_memory"])
 def test_a_wait_trainer_that_is_killed_holds_nobody_up(tmp_path: Path, transfer: str) -> None:
     with Scene(tmp_path, workers=0, client_timeout_ms=int(1000 * LONG_S)) as scene:
         scene.add_worker(0, "--cache-bytes", "20KB")

@@ -131,7 +131,7 @@ def test_a_dynamic_read_goes_on_with_the_other_worker_and_loses_nothing(scene: S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", ["shared_memory", "grpc"])
+@pytest.mark.parametrize("transfer", ["shared_memory", "tcp", "grpc"])
 def test_a_worker_that_is_suspended_before_it_takes_a_connection_keeps_nobody_waiting(
     scene: Scene, transfer: str
 ) -> None:

@@ -30,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "remove"])
-@pytest.mark.parametrize("transfer", ["local", "grpc"])
+@pytest.mark.parametrize("transfer", ["local", "tcp", "grpc"])
 def test_workers_that_are_stopped_one_after_another_cost_the_reader_nothing(
     cluster: Cluster, how: str, transfer: str
 ) -> None:

@@ -82,7 +82,7 @@ except FileNotFoundError as error:
     assert "a worker on another host has other local files" in notes
 
 
-def test_shared_memory_is_used_within_a_host_and_grpc_between_hosts(service: ServiceOnHosts) -> None:
+def test_shared_memory_is_used_within_a_host_and_grpc_with_tls_between_hosts(service: ServiceOnHosts) -> None:
     code = """
 data = dsnb.Dataset.range(50).apply(dsnb.distribute("parallel_epochs", svc, job_name=NAME))
 elements = iter(data)
@@ -96,3 +96,13 @@ print("TRANSFERS", json.dumps(sorted({link.transfer for link in status.job(NAME)
         with service.reader(text, on=host) as reader:
             seen[host] = json.loads(reader.wait_for_line("TRANSFERS", timeout=60).partition(" ")[2])
     assert seen == {"b": ["shared_memory"], "c": ["grpc"]}
+
+
+def test_tcp_with_tls_is_used_between_hosts_where_it_is_asked_for(service: ServiceOnHosts) -> None:
+    code = """
+data = dsnb.Dataset.range(50).apply(dsnb.distribute("distributed_epoch", svc, data_transfer_protocol="tcp"))
+print("CAME", json.dumps(sorted(int(x) for x in data)))
+"""
+    with service.reader(code, on="c") as reader:
+        came = json.loads(reader.wait_for_line("CAME", timeout=60).partition(" ")[2])
+    assert came == list(range(50))

@@ -14,7 +14,7 @@ from tests.support.reading import run_in_threads
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", ["local", "grpc", "shared_memory"])
+@pytest.mark.parametrize("transfer", ["local", "grpc", "tcp", "shared_memory"])
 @pytest.mark.parametrize("count, readers", [(60, 2), (200, 2), (200, 3)])
 def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: int, transfer: str) -> None:
     with Cluster(1) as cluster:
@@ -37,7 +37,7 @@ def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: in
     assert min(map(len, shares)) >= count // (3 * readers), [len(share) for share in shares]
 
 
-@pytest.mark.parametrize("transfer", ["local", "grpc", "shared_memory"])
+@pytest.mark.parametrize("transfer", ["local", "grpc", "tcp", "shared_memory"])
 def test_readers_that_wait_for_a_slow_pipeline_take_turns(transfer: str) -> None:
     opened = threading.Barrier(3)
 
@@ -62,7 +62,7 @@ def test_readers_that_wait_for_a_slow_pipeline_take_turns(transfer: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", ["local", "grpc", "shared_memory"])
+@pytest.mark.parametrize("transfer", ["local", "grpc", "tcp", "shared_memory"])
 def test_a_batch_may_be_larger_than_what_a_worker_gives_at_first(transfer: str) -> None:
     with Cluster(1) as cluster:
         distribute = dsnb.distribute("distributed_epoch", cluster.service, data_transfer_protocol=transfer)

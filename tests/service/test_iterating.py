@@ -314,7 +314,7 @@ def test_threads_that_share_an_iterator_get_each_element_once(cluster: Cluster) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", ["local", "shared_memory", "grpc"])
+@pytest.mark.parametrize("transfer", ["local", "shared_memory", "tcp", "grpc"])
 @pytest.mark.parametrize("how", ["distributed_epoch", "parallel_epochs", "rounds", "shared pass"])
 def test_reading_on_after_many_interrupts_loses_nothing(transfer: str, how: str) -> None:
     options: dict[str, Any] = {

@@ -17,11 +17,14 @@ import dsnb
 from dsnb.errors import DsnbError, FailedPreconditionError, InvalidArgumentError
 from dsnb.notebook.service import DataService
 from dsnb.transfer import selection
+from dsnb.transfer.tcp.server import TcpServer
 from dsnb.wire.messages import LinkReport
 from tests.support.cluster import Cluster
+from tests.support.ports import unused_port
 from tests.support.processes import python_process
 from tests.support.transfers import BETWEEN_PROCESSES, TESTS_TRANSFER_CHOICE, TRANSFERS, overwrite_memory
 from tests.support.waiting import wait_for
+from tests.wire.serving import port_of_nobody
 
 MIB = 1 << 20
 BATCH = (32, 224, 224, 3)
@@ -87,12 +90,12 @@ def test_a_way_that_is_asked_for_is_taken(transfer: str) -> None:
 
 @pytest.mark.slow
 @TESTS_TRANSFER_CHOICE
-def test_a_worker_on_another_host_is_read_by_grpc(monkeypatch: pytest.MonkeyPatch, service: DataService) -> None:
+def test_a_worker_on_another_host_is_read_over_tcp(monkeypatch: pytest.MonkeyPatch, service: DataService) -> None:
     monkeypatch.setattr("dsnb.transfer.shared_memory.messages.socket_name", lambda uid: f"\0dsnb-not-here-{uid}")
     with read(images(), service) as elements:
         assert int(next(elements)[0]) == 0
         assert (link(service).transfer, link(service).reason) == (
-            "grpc",
+            "tcp",
             "the worker is on another host, or in another container",
         )
     with pytest.raises(FailedPreconditionError, match="'shared_memory' is not available: the worker is on another"):
@@ -107,7 +110,7 @@ def test_who_wants_checksums_is_served_by_what_carries_them_and_told_where_there
         with read(images(), cluster.service, checksum=True) as elements:
             assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]
             found = link(cluster.service)
-    assert (found.transfer, found.reason) == ("grpc", "checksum=True: only messages of gRPC carry checksums")
+    assert (found.transfer, found.reason) == ("tcp", "checksum=True: shared memory carries no checksums")
     with Cluster(1) as cluster, read(images(), cluster.service, checksum=True) as elements:
         next(elements)
         found = link(cluster.service)
@@ -117,13 +120,13 @@ def test_who_wants_checksums_is_served_by_what_carries_them_and_told_where_there
 
 @pytest.mark.slow
 @TESTS_TRANSFER_CHOICE
-def test_a_worker_without_shared_memory_is_read_by_grpc() -> None:
+def test_a_worker_without_shared_memory_is_read_over_tcp() -> None:
     with Cluster(0) as cluster:
         cluster.add_worker(remote=True, shared_memory_bytes=0)
         with read(images(), cluster.service) as elements:
             assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]
             assert link(cluster.service).reason == "the worker is set up without shared memory"
-            assert link(cluster.service).transfer == "grpc"
+            assert link(cluster.service).transfer == "tcp"
         forced = read(images(), cluster.service, data_transfer_protocol="shared_memory")
         with pytest.raises(FailedPreconditionError, match="the worker is set up without shared memory"):
             next(forced)
@@ -139,7 +142,57 @@ def test_where_the_system_has_no_such_memory_asking_for_it_is_an_error_at_the_ca
         dsnb.distribute("parallel_epochs", service, data_transfer_protocol="shared_memory")
     with read(images(), service) as elements:
         next(elements)
-        assert link(service).transfer == "grpc"
+        assert link(service).transfer == "tcp"
+
+
+@pytest.fixture
+def closed_data_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Workers announce a port on which nobody listens, as where ports of a container are not published."""
+    with port_of_nobody() as port:
+        real = TcpServer.start
+
+        def start(server: TcpServer, *args: Any) -> None:
+            real(server, *args)
+            server.port = port
+
+        monkeypatch.setattr(TcpServer, "start", start)
+        yield port
+
+
+@pytest.mark.slow
+@TESTS_TRANSFER_CHOICE
+def test_a_worker_whose_data_port_cannot_be_reached_is_read_by_grpc_and_the_reason_is_shown(
+    closed_data_port: int,
+) -> None:
+    with Cluster(0) as cluster:
+        cluster.add_worker(remote=True, shared_memory_bytes=0)
+        with read(images(), cluster.service) as elements:
+            assert [int(next(elements)[0]) for _ in range(3)] == [0, 1, 2]
+            found = link(cluster.service)
+        assert found.transfer == "grpc"
+        assert found.reason == (
+            "the worker is set up without shared memory; "
+            f"127.0.0.1:{closed_data_port} cannot be reached (Connection refused)"
+        )
+        with pytest.raises(FailedPreconditionError, match=r"'tcp' is not available: 127.0.0.1:\d+ cannot be reached"):
+            next(read(images(), cluster.service, data_transfer_protocol="tcp"))
+
+
+@pytest.mark.slow
+@TESTS_TRANSFER_CHOICE
+def test_a_worker_without_a_data_port_is_read_by_grpc_and_cannot_be_read_over_tcp() -> None:
+    """As where a range of ports has none for it."""
+    with Cluster(0) as cluster:
+        first = unused_port()
+        cluster.add_worker(remote=True, shared_memory_bytes=0, port=f"{first}-{first + 2}")
+        with read(images(), cluster.service) as elements:
+            next(elements)
+            found = link(cluster.service)
+        assert (found.transfer, found.reason) == (
+            "grpc", "the worker is set up without shared memory; worker w0 has no data port"
+        )  # fmt: skip
+        with pytest.raises(FailedPreconditionError, match="'tcp' is not available: worker w0 has no data port"):
+            next(read(images(), cluster.service, data_transfer_protocol="tcp"))
 
 
 def test_more_shared_memory_than_the_host_has_is_refused_at_the_call() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from dsnb.transfer.selection import choose_transfer
 from dsnb.wire.messages import TaskInfo
 
 FORCED_TRANSFER = os.environ.get("DSNB_TRANSFER")
-TRANSFERS = [FORCED_TRANSFER] if FORCED_TRANSFER else ["grpc", "local", "shared_memory"]
+TRANSFERS = [FORCED_TRANSFER] if FORCED_TRANSFER else ["grpc", "local", "shared_memory", "tcp"]
 TESTS_TRANSFER_CHOICE = pytest.mark.skipif(
     FORCED_TRANSFER is not None, reason="tests the choice of a way, which DSNB_TRANSFER has made"
 )
@@ -38,21 +39,18 @@ def force_transfer(patch: pytest.MonkeyPatch) -> None:
     """Have readers use the way that the environment names."""
     if FORCED_TRANSFER is None:
         return
-    assert FORCED_TRANSFER in ("grpc", "local", "shared_memory"), f"DSNB_TRANSFER is {FORCED_TRANSFER!r}"
+    assert FORCED_TRANSFER in ("grpc", "local", "shared_memory", "tcp"), f"DSNB_TRANSFER is {FORCED_TRANSFER!r}"
 
     def forced(
-        info: TaskInfo, protocol: str | None, token: str, *, shared_memory_refusal: str, checksum: bool, **more: Any
+        info: TaskInfo, protocol: str | None, token: str, *, refusals: Mapping[str, str], checksum: bool, **more: Any
     ) -> tuple[Endpoint, str]:
         # A worker without an address is one that a test made up in this process: there is one way to it.
-        possible = (
-            local.find(info.worker_uid) is not None
-            if FORCED_TRANSFER == "local"
-            else info.address and not shared_memory_refusal and not checksum
-        )
+        possible = {
+            "local": local.find(info.worker_uid) is not None,
+            "tcp": bool(info.address and info.data_port and not refusals),
+        }.get(FORCED_TRANSFER, bool(info.address and not refusals and not checksum))
         wanted = FORCED_TRANSFER if protocol is None and possible else protocol
-        return choose_transfer(
-            info, wanted, token, shared_memory_refusal=shared_memory_refusal, checksum=checksum, **more
-        )
+        return choose_transfer(info, wanted, token, refusals=refusals, checksum=checksum, **more)
 
     patch.setattr(tasks, "choose_transfer", forced)
 

@@ -22,7 +22,14 @@ from dsnb.elements.frame import Frame, frames_of
 from dsnb.elements.structure import flatten
 from dsnb.errors import DataLossError, FailedPreconditionError
 from dsnb.transfer.compression_policy import CompressionPolicy
-from dsnb.transfer.frame_codec import PART_BYTES, FrameSliceDecoder, FrameSliceEncoder, join_messages, split_messages
+from dsnb.transfer.frame_codec import (
+    PART_BYTES,
+    EncodedMessage,
+    FrameSliceDecoder,
+    FrameSliceEncoder,
+    join_messages,
+    split_messages,
+)
 from dsnb.transfer.protocol import FrameSlice
 from dsnb.wire.proto import frame_pb2
 
@@ -559,7 +566,7 @@ def test_a_reader_that_asked_for_checksums_takes_nothing_without() -> None:
     end = frame_pb2.ReadReply(end=True)
     with pytest.raises(DataLossError, match="no checksum"):
         FrameSliceDecoder(checksum=True).feed(end.SerializeToString())
-    notice = FrameSliceDecoder(checksum=True).feed(encoder(checksum=True).encode_notice(end))
+    notice = FrameSliceDecoder(checksum=True).feed(encoder(checksum=True).encode_notice(end).join())
     assert isinstance(notice, frame_pb2.ReadReply)
     assert notice.end
 
@@ -662,10 +669,15 @@ def test_what_may_not_be_kept_beside_a_frame_is_made_for_each_reader() -> None:
 # ---- several in one message
 
 
+def together(messages: list[bytes]) -> bytes:
+    """The message in which these go."""
+    return join_messages([EncodedMessage((message[:2], message[2:]), len(message)) for message in messages])
+
+
 @given(messages=st.lists(st.binary(max_size=300), min_size=1, max_size=5))
 def test_messages_that_went_together_come_apart_as_they_were(messages: list[bytes]) -> None:
     messages = [b"\x20" + message for message in messages]
-    assert list(split_messages(join_messages(messages))) == messages
+    assert list(split_messages(together(messages))) == messages
 
 
 def test_an_element_that_came_together_with_others_does_not_keep_them() -> None:
@@ -675,7 +687,7 @@ def test_an_element_that_came_together_with_others_does_not_keep_them() -> None:
     decoder = FrameSliceDecoder()
     tracemalloc.start()
     try:
-        pieces = [decoder.feed(message) for message in split_messages(join_messages(encoded))]
+        pieces = [decoder.feed(message) for message in split_messages(together(encoded))]
         kept = pieces[2]
         del pieces
         assert tracemalloc.get_traced_memory()[0] < 1_000_000
@@ -688,6 +700,6 @@ def test_an_element_that_came_together_with_others_does_not_keep_them() -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 10, 60])
 def test_what_went_together_and_is_cut_short_is_damaged(cut: int) -> None:
-    whole = join_messages([b"\x20\x01", b"\x20" * 200])
+    whole = together([b"\x20\x01", b"\x20" * 200])
     with pytest.raises(DataLossError):
         list(split_messages(whole[:-cut] if cut != 10 else whole + b"\x00"))

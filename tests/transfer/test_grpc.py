@@ -25,9 +25,10 @@ from dsnb.errors import (
 )
 from dsnb.transfer.admission import Admission
 from dsnb.transfer.compression_policy import CompressionPolicy
-from dsnb.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder, split_messages
-from dsnb.transfer.grpc import GrpcEndpoint, ReadService, _StreamSink
+from dsnb.transfer.frame_codec import FrameSliceDecoder, FrameSliceEncoder, join_messages, split_messages
+from dsnb.transfer.grpc import GrpcEndpoint, ReadService
 from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink
+from dsnb.transfer.stream import StreamSink
 from dsnb.wire.channel import Channel, Stream, open_channel
 from dsnb.wire.messages import ReadRequest
 from dsnb.wire.methods import READ
@@ -407,7 +408,7 @@ def test_auto_over_a_slow_link_compresses_what_gets_much_smaller_and_nothing_els
 def test_a_codec_that_is_missing_at_the_worker_says_so(
     server: GrpcServer, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsnb.transfer.grpc.installed_codecs", lambda: ())
+    monkeypatch.setattr("dsnb.transfer.stream.installed_codecs", lambda: ())
     with reading(address(server), compression="LZ4", codecs=("LZ4",)) as reader:
         error = reader.error()
     assert isinstance(error, FailedPreconditionError)
@@ -444,16 +445,16 @@ def sent(rows: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[byt
     def clock() -> int:
         return now
 
-    monkeypatch.setattr("dsnb.transfer.grpc.perf_counter_ns", clock)
-    sink = _StreamSink(CompressionPolicy("NONE", [], same_host=True), LinkStats(transfer="grpc"))
+    monkeypatch.setattr("dsnb.transfer.stream.perf_counter_ns", clock)
+    sink = StreamSink(CompressionPolicy("NONE", [], same_host=True), LinkStats(transfer="grpc"))
     for row in range(rows):
         sink.deliver(piece_of([np.full(1 << 17, row)], row))
     sink.end()
     sink.fail(NotFoundError("gone"))
     messages: list[bytes] = []
     with pytest.raises(NotFoundError):  # noqa: PT012 - behind all that waited before it
-        for message in sink.send(FrameSliceEncoder("t")):
-            messages.append(message)
+        for batch in sink.send(FrameSliceEncoder("t")):
+            messages.append(join_messages(batch))
             now += int(seconds * 1e9)
     return messages
 
@@ -500,7 +501,7 @@ def test_small_elements_for_a_late_reader_wait_together_for_its_word(
 ) -> None:
     """By a clock that stands still but for the second in which the reader took one of four."""
     now = 0
-    monkeypatch.setattr("dsnb.transfer.grpc.perf_counter_ns", lambda: now)
+    monkeypatch.setattr("dsnb.transfer.stream.perf_counter_ns", lambda: now)
     with taking(server) as (consumed, messages):
         sink: Any = worker.sink()
 

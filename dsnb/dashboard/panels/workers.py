@@ -32,7 +32,8 @@ COLUMNS = {
 
 _MOST_WORKERS = 32
 """The greatest number of workers after a press of "autoscale"; as `DataService.autoscale` has it."""
-_TRANSFERS = {"local": "reference", "shared_memory": "shared memory", "grpc": "gRPC"}
+_TRANSFERS = {"local": "reference", "shared_memory": "shared memory", "tcp": "TCP", "grpc": "gRPC"}
+_OVER_NETWORK = {"tcp", "grpc"}
 _ENCRYPTED = {"tls": ", encrypted", "plain": ", not encrypted", "loopback": ""}
 
 
@@ -91,7 +92,7 @@ def _link_gauge(view: View, here: Sequence[WorkerStatus]) -> Iterator[Html]:
     if view.measured and transfers & _TRANSFERS.keys():
         sent = sum(view.rates.worker(worker.uid).sent_bytes for worker in here)
         words = [_TRANSFERS[transfer] for transfer in _TRANSFERS if transfer in transfers]
-        if "grpc" in transfers and view.snapshot is not None:
+        if transfers & _OVER_NETWORK and view.snapshot is not None:
             words[-1] += _ENCRYPTED.get(view.snapshot.network, "")
         yield _gauge(tag("span", f"sends {format_bytes(sent)}/s by {' and '.join(words)}", data_field="host_links"))
 

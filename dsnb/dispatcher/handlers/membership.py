@@ -320,6 +320,7 @@ def _add_worker(core: Context, report: WorkerReport, before: Worker | None) -> W
         r.WorkerJoined(
             **{**shared(WorkerIdentity, report), "name": name},
             static_index=index,
+            data_port=report.data_port,
             held=core.transient.holds_new_workers,
         )
     )

@@ -73,6 +73,7 @@ def task_infos(core: Context, job: str, iteration: int) -> tuple[TaskInfo, ...]:
             sequence_incarnation=task.sequence_incarnation,
             begun=dynamic and (task.total_splits > 0 or task.start_position is not None),
             worker_tags=state.workers[task.worker].tags if task.unassignment is None else (),
+            data_port=state.workers[task.worker].data_port if task.unassignment is None else 0,
         )
         for task in map(state.tasks.__getitem__, state.iteration(job, iteration).tasks)
     )

@@ -9,7 +9,7 @@ from functools import lru_cache
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.system_limits import describe_os_error
 from dsnb.transfer.frame_codec import decode_slice
-from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink
+from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink, TransferRefused
 from dsnb.transfer.shared_memory.client_connection import ClientConnection
 from dsnb.transfer.shared_memory.memory import ConsumedPage
 from dsnb.transfer.shared_memory.messages import (
@@ -18,16 +18,14 @@ from dsnb.transfer.shared_memory.messages import (
     SHARED_MEMORY,
     MessageHeader,
     MessageKind,
-    SharedMemoryRefused,
     connect,
-    encode_proof,
     pack_message,
 )
 from dsnb.wire import forks
 from dsnb.wire.codec import encode
 from dsnb.wire.grpc_errors import as_read_error, decode_error
 from dsnb.wire.messages import ReadRequest
-from dsnb.wire.security import PROOF_HEADER, Caller, Proof, request_digest
+from dsnb.wire.security import PROOF_HEADER, Caller, Proof, encode_proof, request_digest
 from dsnb.wire.unit_mark import UnitMark
 
 _LEAVE_S = 2.0
@@ -52,7 +50,7 @@ class SharedMemoryEndpoint:
         """Start to read a task. Later errors go to the sink's `fail`.
 
         Raises:
-            SharedMemoryRefused: there is no such worker on this host.
+            TransferRefused: there is no such worker on this host.
         """
         forks.check_grpc()
         caller, encoded_request = _caller(self._worker_uid), encode(request)
@@ -158,7 +156,7 @@ class _SharedMemoryReadHandle(ReadHandle):
                 pass
             except OSError as failed:
                 what = describe_os_error(failed)
-                error = SharedMemoryRefused(f"this process cannot map the worker's memory ({what})")
+                error = TransferRefused(f"this process cannot map the worker's memory ({what})")
             except Exception as failed:  # noqa: BLE001 - a bug: without an error the reader would wait for ever
                 error = failed
             except BaseException:  # KeyboardInterrupt: a new read gets the lost messages' elements again
@@ -199,12 +197,12 @@ class _SharedMemoryReadHandle(ReadHandle):
         """Check the first message, before which only the OPEN message is sent.
 
         Raises:
-            SharedMemoryRefused: the message does not prove that the peer is the worker.
+            TransferRefused: the message does not prove that the peer is the worker.
         """
         if header.kind == MessageKind.REFUSED:
-            raise SharedMemoryRefused(text.decode(errors="replace"))
+            raise TransferRefused(text.decode(errors="replace"))
         if header.kind != MessageKind.PROOF or not self._caller.accepts(self._proof, [(PROOF_HEADER, text)]):
-            raise SharedMemoryRefused("the process that answers on this host could not prove that it is the worker")
+            raise TransferRefused("the process that answers on this host could not prove that it is the worker")
         self._proven = True
         self._connection.mark_proven()
         self._sink.accepted()
@@ -231,7 +229,7 @@ class _SharedMemoryReadHandle(ReadHandle):
             mark = UnitMark(unit=header.a, unit_end=header.b, index=header.c, ended=bool(header.d), skipped=skipped)
             self._sink.note_unit(mark)
         elif header.kind == MessageKind.REFUSED:
-            raise SharedMemoryRefused(text.decode())
+            raise TransferRefused(text.decode())
         elif header.kind == MessageKind.FAIL:
             raise as_read_error(decode_error(text))
         return header.kind != MessageKind.BYE

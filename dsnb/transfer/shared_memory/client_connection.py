@@ -17,6 +17,7 @@ import numpy as np
 
 from dsnb.errors import UnavailableError
 from dsnb.system_limits import open_files_text
+from dsnb.transfer.protocol import TransferRefused
 from dsnb.transfer.shared_memory.free_list import merge_adjacent
 from dsnb.transfer.shared_memory.memory import ByteArray, PrivateMapping
 from dsnb.transfer.shared_memory.messages import (
@@ -25,7 +26,6 @@ from dsnb.transfer.shared_memory.messages import (
     MessageHeader,
     MessageKind,
     PartialMessage,
-    SharedMemoryRefused,
     close_socket,
     pack_message,
     receive_with_descriptor,
@@ -70,13 +70,13 @@ class ClientConnection:
         """Send the first message, with a descriptor, before the peer has proven that it is the worker.
 
         Raises:
-            SharedMemoryRefused: the message could not be sent.
+            TransferRefused: the message could not be sent.
         """
         try:
             sent = send_with_descriptor(self._sock, data, descriptor, _NO_WAIT)
         except OSError as error:
             self.finish()
-            raise SharedMemoryRefused(f"the worker's socket cannot be written to ({error})") from None
+            raise TransferRefused(f"the worker's socket cannot be written to ({error})") from None
         with self._lock:
             if sent < len(data):
                 self._unsent.append(data[sent:])
@@ -257,10 +257,10 @@ class ClientConnection:
         """Map the worker's memory, whose descriptor has arrived.
 
         Raises:
-            SharedMemoryRefused: the descriptor was not received.
+            TransferRefused: the descriptor was not received.
         """
         if not self._descriptors:  # the kernel drops it if this process has too many open files
-            raise SharedMemoryRefused(f"this process cannot open the worker's memory: {open_files_text()}")
+            raise TransferRefused(f"this process cannot open the worker's memory: {open_files_text()}")
         try:
             self._mapping = PrivateMapping(self._descriptors[0], size)
             self._max_unsent_release = size // 8

@@ -11,16 +11,13 @@ import os
 import socket
 import struct
 from array import array
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dsnb.errors import UnavailableError
 from dsnb.system_limits import limit_error
-from dsnb.transfer.protocol import Transfer
+from dsnb.transfer.protocol import Transfer, TransferRefused
 from dsnb.wire import forks
-from dsnb.wire.security import PROOF_HEADER, VERSION_HEADER, Proof, call_metadata
 
 SHARED_MEMORY: Final = Transfer(name="shared_memory", worker_reads_consumed=True)
 
@@ -123,10 +120,6 @@ def receive_with_descriptor(sock: socket.socket, most: int, flags: int) -> tuple
     return data, found.tolist()
 
 
-class SharedMemoryRefused(UnavailableError):
-    """Raised if a reader cannot use shared memory; another transfer may work."""
-
-
 def socket_name(worker_uid: str) -> str:
     """The abstract address of a worker's socket."""
     return f"\0dsnb-{worker_uid}"
@@ -136,12 +129,12 @@ def connect(worker_uid: str) -> socket.socket:
     """Connect to a worker on this host.
 
     Raises:
-        SharedMemoryRefused: there is no such worker here, or it belongs to another user.
+        TransferRefused: there is no such worker here, or it belongs to another user.
     """
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:
-        raise limit_error(error) or SharedMemoryRefused(str(error)) from error
+        raise limit_error(error) or TransferRefused(str(error)) from error
     try:
         connection.settimeout(_CONNECT_S)
         connection.connect(socket_name(worker_uid))
@@ -151,10 +144,10 @@ def connect(worker_uid: str) -> socket.socket:
         connection.close()
         gone = isinstance(error, ConnectionRefusedError)
         why = "the worker is on another host, or in another container" if gone else str(error)
-        raise SharedMemoryRefused(why) from None
+        raise TransferRefused(why) from None
     if not trusted:
         connection.close()
-        raise SharedMemoryRefused("the worker belongs to another user of this host")
+        raise TransferRefused("the worker belongs to another user of this host")
     forks.register_fd(connection.fileno())
     return connection
 
@@ -170,15 +163,3 @@ def same_user(connection: socket.socket) -> bool:
     """Whether the peer is a process of this user: only those may send or receive elements through shared memory."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return bool(_PEER.unpack(peer)[1] == os.geteuid())
-
-
-def encode_proof(proof: Proof) -> bytes:
-    """Encode a reader's proof, with the protocol version, for an OPEN message."""
-    shown = [part for _, part in call_metadata(proof)]
-    return b"\n".join(part if isinstance(part, bytes) else part.encode() for part in shown)
-
-
-def decode_proof(text: bytes) -> Mapping[str, Any]:
-    """Decode a reader's proof into call metadata."""
-    version, _, proof = text.partition(b"\n")
-    return {VERSION_HEADER: version.decode(errors="replace"), PROOF_HEADER: proof}

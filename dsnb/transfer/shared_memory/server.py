@@ -27,7 +27,6 @@ from dsnb.transfer.shared_memory.messages import (
     SHARED_MEMORY,
     MessageKind,
     close_socket,
-    decode_proof,
     pack_message,
     same_user,
     socket_name,
@@ -37,7 +36,7 @@ from dsnb.transfer.shared_memory.server_connection import Request, ServerConnect
 from dsnb.wire import forks
 from dsnb.wire.codec import decode
 from dsnb.wire.messages import ReadRequest
-from dsnb.wire.security import PROOF_HEADER, Guard, Refusal, altered_message_error, request_digest
+from dsnb.wire.security import PROOF_HEADER, Guard, Refusal, altered_message_error, decode_proof, request_digest
 from dsnb.wire.threads import OnDemandExecutor
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dsnb.errors import UnavailableError
-from dsnb.transfer.shared_memory.messages import SharedMemoryRefused
+from dsnb.transfer.protocol import TransferRefused
 from dsnb.transfer.shared_memory.server_connection import MIN_SLAB_BYTES
 from tests.support.processes import python_process
 from tests.support.transfers import overwrite_memory
@@ -156,7 +156,7 @@ def test_a_cycle_that_is_collected_gives_its_slab_back() -> None:
 
 
 def test_where_nobody_listens_shared_memory_is_refused() -> None:
-    with pytest.raises(SharedMemoryRefused, match="another host"):
+    with pytest.raises(TransferRefused, match="another host"):
         SharedReader("nobody")
 
 
@@ -289,7 +289,7 @@ def test_a_reader_that_may_open_no_more_files_is_refused_shared_memory() -> None
             wait_for(lambda: reader.look() or reader.errors, what="the end to be heard")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, usual)
-        assert isinstance(reader.errors[0], SharedMemoryRefused)
+        assert isinstance(reader.errors[0], TransferRefused)
         assert "cannot open the worker's memory" in str(reader.errors[0])
         reader.close()
     assert lines() == 0

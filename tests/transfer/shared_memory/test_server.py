@@ -22,17 +22,15 @@ from dsnb.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from dsnb.transfer.protocol import FrameSlice
+from dsnb.transfer.protocol import FrameSlice, TransferRefused
 from dsnb.transfer.shared_memory import client_connection, server_connection
 from dsnb.transfer.shared_memory.memory import ConsumedPage
 from dsnb.transfer.shared_memory.messages import (
     HEADER,
     PROOF_METHOD,
     MessageKind,
-    SharedMemoryRefused,
     close_socket,
     connect,
-    encode_proof,
     pack_message,
     socket_name,
     unpack_header,
@@ -40,7 +38,7 @@ from dsnb.transfer.shared_memory.messages import (
 from dsnb.transfer.shared_memory.server_connection import ServerConnection
 from dsnb.wire.codec import encode
 from dsnb.wire.messages import ReadRequest
-from dsnb.wire.security import Caller, request_digest
+from dsnb.wire.security import Caller, encode_proof, request_digest
 from tests.support.waiting import wait_for
 from tests.transfer.shared_memory.reading import BIG, MIB, Door, SharedReader, data, door, reading
 from tests.transfer.shared_memory.test_memory import file_size_limit, room_for
@@ -231,7 +229,7 @@ def test_a_worker_that_stops_is_unavailable_to_its_readers() -> None:
 def test_a_worker_without_shared_memory_refuses_and_says_why() -> None:
     with door(size=0) as there, reading(there) as reader:
         refusal = reader.error()
-        assert isinstance(refusal, SharedMemoryRefused)
+        assert isinstance(refusal, TransferRefused)
         assert refusal.what == "the worker is set up without shared memory"
     with door() as there, file_size_limit(MIB), reading(there) as reader:
         assert reader.error().what == "the worker's system refuses shared memory (File too large)"  # type: ignore[attr-defined]
@@ -299,7 +297,7 @@ def test_many_readers_at_once_come_and_go() -> None:
 
 def test_who_has_not_the_token_is_refused_and_shown_no_memory() -> None:
     with door() as there, reading(there, token="wrong") as reader:
-        assert isinstance(reader.error(), SharedMemoryRefused)
+        assert isinstance(reader.error(), TransferRefused)
         assert "the token is wrong" in str(reader.error())
         assert there.worker.openings == []
         assert there.service.pool is None
@@ -356,7 +354,7 @@ def test_who_has_a_workers_name_without_its_proof_is_told_nothing_and_believed_n
         reader = SharedReader(uid)
         reader.reading.credit(7_777_777, 3, 1 << 20)
         error = reader.error()
-        assert isinstance(error, SharedMemoryRefused)
+        assert isinstance(error, TransferRefused)
         assert reader.pieces == []
         assert reader.notices == []
         reader.reading.leave(0)
