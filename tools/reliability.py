@@ -61,7 +61,7 @@ reported number of missing elements is exact.
 
 ### What is not simulated
 
-Coordinated reads, endless data, power failures, processes that hang for good, and the transfers (gRPC, shared memory).
+Coordinated reads, endless data, power failures, processes that hang for good, and the transfers (TCP, gRPC, shared memory).
 The tests that [when something dies](failures.md#the-tests) lists kill, suspend and disconnect real processes.
 """
 
