@@ -61,8 +61,8 @@ reported number of missing elements is exact.
 
 ### What is not simulated
 
-Coordinated reads, endless data, power failures, processes that hang for good, and the transfers (TCP, gRPC, shared memory).
-The tests that [when something dies](failures.md#the-tests) lists kill, suspend and disconnect real processes.
+Coordinated reads, endless data, power failures, processes that hang for good, and the transfers (TCP, gRPC, shared
+memory). The tests that [when something dies](failures.md#the-tests) lists kill, suspend and disconnect real processes.
 """
 
 _MUTATIONS = """## Whether the simulator notices mistakes
