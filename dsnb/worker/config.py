@@ -90,8 +90,8 @@ class WorkerConfig:
             listens on. "%port%" stands for the port.
         port: The port to listen on; 0 for a free one. A range, as in `range(5100, 5201)` or "5100-5200", stands for
             its first free port: for firewalls that let only these through. The worker listens on a second port for
-            readers over TCP, its data port: a free one, or the last free one of the second half of a range of 4 or
-            more ports. Readers that cannot reach it use gRPC.
+            readers over TCP, its data port: a free one, or without TLS the last free one of the second half of a range
+            of 4 or more ports. Readers that cannot reach it use gRPC.
         protocol: "grpc".
         heartbeat_interval_ms: How often the worker reports to the dispatcher while no viewer watches the service.
         dispatcher_timeout_ms: How long a worker waits for an unreachable dispatcher before its readers get an error.

@@ -548,6 +548,12 @@ def test_a_data_port_is_in_the_second_half_of_a_range_and_a_short_range_has_none
         assert there.port == 0
 
 
+def test_with_tls_all_ports_of_a_range_are_left_for_workers() -> None:
+    first = unused_port()
+    with door(certificate=new_certificate(), ports=f"{first}-{first + 9}") as there:
+        assert there.port == 0
+
+
 # ---- TLS
 
 

@@ -86,9 +86,10 @@ class TcpServer:
             host: The address.
             ports: The ports of the worker's gRPC server. Of a range as in "5100-5200" the last free port of its second
                 half is taken, so that the first half is left for workers; any free port if this is a single one.
-            certificate: The service's certificate with its key; empty for plain connections.
+            certificate: The service's certificate with its key; empty for plain connections. With a certificate, no
+                port of a range is taken: readers choose gRPC then, and the range may have just enough for workers.
         """
-        self._listener = _listen(host, _data_ports(ports))
+        self._listener = _listen(host, _data_ports(ports, encrypted=bool(certificate)))
         if self._listener is None:
             return
         self._certificate = certificate
@@ -258,9 +259,11 @@ class TcpServer:
             receiving.result()
 
 
-def _data_ports(ports: int | str) -> Sequence[int]:
+def _data_ports(ports: int | str, *, encrypted: bool) -> Sequence[int]:
     if isinstance(ports, int):
         return (0,)
+    if encrypted:
+        return ()
     numbers = port_numbers(ports)
     # A few ports are meant for as many workers.
     return numbers[: len(numbers) // 2 - 1 : -1] if len(numbers) >= _MIN_RANGE else ()
