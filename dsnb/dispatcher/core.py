@@ -38,6 +38,7 @@ class Core(Context):
         reply, error = None, None
         try:
             reply = _HANDLERS[type(event)](self, event)
+            membership.offer_abandoned_passes(self)
         except Exception as mistake:  # noqa: BLE001 - a bug may be anything
             error = mistake
         return e.Decision(

@@ -131,6 +131,8 @@ class Iteration(msgspec.Struct, forbid_unknown_fields=True):
     """Trainers that did not, and whose last client was lost: a new client may join for the rest."""
     closed: bool = False
     """Whether elements were or may be evicted, so that a trainer that joins now cannot get the whole iteration."""
+    workers_replaced: bool = False
+    """Whether workers were replaced since it began, and it stays with them: the new ones have no task of it."""
     allows_several_tasks: bool = False
     """Whether a worker may have several tasks here: the iteration was resumed, or a task was reassigned."""
     splits_exhausted: bool = False
@@ -206,6 +208,11 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
     def archived(self) -> bool:
         """Whether all iterations are archived."""
         return bool(self.archived_iterations) and not self.iterations
+
+    @property
+    def shares_splits(self) -> bool:
+        """Whether any worker may produce any part of an iteration, so that one that joins helps the others."""
+        return self.mode == "DYNAMIC" and not self.num_consumers
 
     @property
     def newest(self) -> int:
@@ -307,6 +314,8 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
             worker.held = False
         for uid in record.uids:
             self.workers[uid].replaced = True
+        for job, iteration in self.unfinished_iterations() if record.uids else ():
+            iteration.workers_replaced |= not job.shares_splits
 
     def _worker_left(self, record: r.WorkerLeft) -> None:
         del self.workers[record.uid]

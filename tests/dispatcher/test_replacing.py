@@ -84,6 +84,15 @@ def test_a_restart_of_the_dispatcher_holds_nobody_for_ever() -> None:
     assert workers_of(service.join(service.register(20), "train")) == {"new"}
 
 
+@pytest.mark.parametrize("mode, options", [("OFF", {}), ("DATA", {}), ("OFF", {"num_consumers": 1})])
+def test_a_pass_whose_old_worker_dies_goes_on_with_the_new_workers(mode: str, options: dict[str, int]) -> None:
+    service, client, old, new = replaced(mode, **options)
+    service.kill(old)
+    service.hear(client)
+    assert workers_of(client) == {"new"}
+    assert new.tasks
+
+
 def test_a_replaced_worker_takes_over_no_part_of_a_dead_one() -> None:
     service, client, old, new = replaced("DYNAMIC")
     service.ask(service.task(new), want=4)

@@ -281,7 +281,7 @@ def replace_workers(core: Context, event: e.ReplaceWorkers) -> None:
     core.record(r.WorkersReplaced(uids=old))
     for job, iteration in list(core.state.unfinished_iterations()):
         rounds.begin_waiting_tasks(core, job.name, iteration)
-        if not old or (job.mode == "DYNAMIC" and iteration.rounds is None):
+        if not old or job.shares_splits:
             for worker in new:
                 _offer_task(core, job, iteration, worker)
     for uid in old:  # after the offers: an iteration whose last task goes would be finished
@@ -295,6 +295,19 @@ def worker_leaves(core: Context, event: e.WorkerLeaves) -> None:
         remove_worker(core, worker, f"died: {event.exit_reason}", died=True)
     elif worker is not None:
         remove_worker(core, worker, "was stopped")
+
+
+def offer_abandoned_passes(core: Context) -> None:
+    """Give passes that lost their last task to the available workers, if it was left to workers that were replaced.
+
+    Other passes have a task on each available worker, so without one they wait for a worker that joins.
+    """
+    if not any(isinstance(record, r.TaskDropped) for record in core.records):
+        return
+    for job, iteration in list(core.state.unfinished_iterations()):
+        if iteration.workers_replaced and not iteration.tasks:
+            for worker in [worker for worker in core.state.workers.values() if worker.available]:
+                _offer_task(core, job, iteration, worker)
 
 
 def _never_began(core: Context, task: Task) -> bool:
