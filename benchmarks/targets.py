@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from benchmarks.estimates import Estimate, estimate
 from benchmarks.peers.serving import Figures
-from benchmarks.workloads import COPY, GRPC, LOCAL, RAY, SAME_HOST, SHARED, TF, TORCH, WHOLE
+from benchmarks.workloads import COPY, GRPC, LOCAL, RAY, SAME_HOST, SHARED, TCP, TF, TLS, TORCH, WHOLE
 
 Samples = Mapping[str, Sequence[Figures]]
 """The measurements of each contender of a workload."""
@@ -139,6 +139,16 @@ ROWS: tuple[Row, ...] = (
         against="tf.data service",
         target="1.15x",
         checks=(Check(values=ratio("batches", GRPC, TF), minimum=1.15),),
+    ),
+    Row(
+        workload="4.8 MB uint8 batches between hosts, tcp; with TLS",
+        against="dsnb, grpc; tf.data service without TLS",
+        target="1.6x, <= 0.5 CPU s/GB; 1.0x",
+        checks=(
+            Check(values=ratio("batches", TCP, GRPC), minimum=1.6, about="plain"),
+            Check(values=figure("batches", TCP, "cpu_s_per_gb"), maximum=0.5, unit=" CPU s/GB", about="plain"),
+            Check(values=ratio("batches", TLS, TF), minimum=1.0, about="TLS"),
+        ),
     ),
     Row(
         workload="token sequences, padded in batches of 32, grpc",
