@@ -16,6 +16,7 @@ from dsnb.pipeline.engine.iterator import ElementIterator
 NOT_CALLED_BY_USERS = {
     "DispatchServer.reported_status", "DispatchServer.worker_died",  # by what started it
     "DispatchServer.announce", "DispatchServer.set_worker_pool", "DispatchServer.end_autoscaling",
+    "DispatchServer.hold_new_workers", "DispatchServer.replace_workers", "DispatchServer.has_tasks",
     "WorkerServer.open",  # by its endpoints
     "LocalTrainingCache.keep", "Resource.to_cache", "Resource.from_cache",  # by the training cache
     "ElementIterator.reports",  # by workers
