@@ -88,7 +88,7 @@ def distribute(
         target_workers: "ANY" to read all workers; "AUTO" to leave out those of other processes that are tagged
             "COLOCATED"; "LOCAL" to read only those of this process.
         checksum: Whether messages carry a checksum; a message damaged on the way is sent again, or raises
-            `DataLossError` if that keeps happening. TCP is then used instead of shared memory. Within one process
+            `DataLossError` if that keeps happening. TCP or gRPC is then used, not shared memory. Within one process
             elements are passed by reference and there is nothing to check.
         rank: The same as `consumer_index`, by the name that training loops use; "auto" for the rank of this process
             as torch.distributed, JAX, torchrun, MPI or SLURM know it. With `Options(deterministic=True)` in a

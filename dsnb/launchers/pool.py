@@ -101,6 +101,8 @@ class LaunchedPool:
             How many workers were replaced.
         """
         with self._scale_lock:
+            if self._stopped.is_set():
+                return 0
             self._dispatcher.hold_new_workers()
             old: list[LaunchedWorker] = []
             try:

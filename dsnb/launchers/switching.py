@@ -86,8 +86,7 @@ class SwitchToProcesses:
         except DsnbError as error:  # no worker process can be started: threads still work
             self._dispatcher.announce(f"the workers stay threads: {error.what}", "warning")
         finally:
-            if not switched:
-                self._processes.close()
+            self._processes.close()  # ends those that were prestarted and not used
 
     def _check(self) -> bool:
         """Look at the service once; returns whether its workers were replaced."""

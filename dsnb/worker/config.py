@@ -108,7 +108,7 @@ class WorkerConfig:
             temporary folder. The files have no names, so none is left over after a crash.
         spill_size_bytes: Most bytes on disk for all tasks together.
         shared_memory_bytes: Most bytes of shared memory for readers on this host, allocated as needed. None for 256
-            MiB, or a quarter of the host's memory if that is less; 0 for none: these readers then use TCP.
+            MiB, or a quarter of the host's memory if that is less; 0 for none: these readers then use TCP or gRPC.
         read_ahead_bytes: Most bytes produced ahead of demand, for each task.
         max_readers: How many readers in other processes are served at a time; others get a ResourceExhaustedError.
         isolation: "process" if readers are in other processes than the worker, so that frames are laid out for them;

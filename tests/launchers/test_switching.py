@@ -250,6 +250,26 @@ def test_a_job_that_the_gil_limits_moves_to_processes_without_losing_an_element(
 
 
 @pytest.mark.slow
+def test_a_service_that_is_stopped_while_processes_are_prepared_leaves_none() -> None:
+    service = dsnb.start(workers=2, isolation="auto")
+    data = dsnb.Dataset.range(100_000).map(add_up)
+    read = iter(data.apply(dsnb.distribute("distributed_epoch", service, job_name="train")))
+    until = time.monotonic() + LONG_S
+    while not supervisors() and time.monotonic() < until:
+        next(read)
+    prepared = supervisors()
+    read.close()
+    service.stop()
+    assert prepared
+    wait_for(lambda: not supervisors(), what="the processes to end", timeout=LONG_S)
+
+
+def supervisors() -> list[threading.Thread]:
+    """The threads that each start a worker process and wait for its end."""
+    return [thread for thread in threading.enumerate() if thread.name == "dsnb-worker-process"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [wait, multiply])
 def test_a_job_that_waits_or_releases_the_gil_keeps_its_threads(function: Callable[[Any], Any]) -> None:
     with dsnb.start(workers=2, isolation="auto") as service:
