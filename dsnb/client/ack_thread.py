@@ -29,17 +29,21 @@ class AckThread:
         self._pending: weakref.WeakSet[ReadStage] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
-    def call_soon(self, reader: ReadStage) -> None:
-        """Call a reader once, about `ACK_INTERVAL_S` from now. Keeps only a weak reference to it."""
+    def call_soon(self, reader: ReadStage) -> bool:
+        """Call a reader once, about `ACK_INTERVAL_S` from now; False if the system starts no thread for it.
+
+        Keeps only a weak reference to it.
+        """
         with self._lock:
             self._known.add(reader)
             self._pending.add(reader)
             self._requested.set()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="dsnb-acknowledge", daemon=True)
-                with suppress(RuntimeError):  # no thread can be started: the next element acknowledges instead
+                with suppress(RuntimeError):  # no thread can be started: a later element acknowledges instead
                     thread.start()
                     self._thread = thread
+            return self._thread is not None
 
     def forget(self, reader: ReadStage) -> None:
         """Stop calling a reader that is being closed."""
@@ -63,9 +67,8 @@ class AckThread:
                 if not readers:
                     continue
             for reader in readers:
-                if reader.acknowledge():
-                    self.call_soon(reader)
-            del readers  # drop the strong references before waiting again, or a dropped reader would stay alive
+                reader.acknowledge()
+            del reader, readers  # drop the strong references before waiting again, or a dropped reader would stay alive
 
 
 ack_thread = AckThread()

@@ -106,6 +106,9 @@ class ReadStage(JobReader):
     _left_with: _LeftWith | None = None
     """Set while it is to rejoin: its tasks are closed already, and the dispatcher may not answer at once."""
 
+    _acknowledges_soon = False
+    """Whether the acknowledgement thread is about to call `acknowledge`."""
+
     def __init__(
         self,
         service: ServiceAddress,
@@ -477,16 +480,19 @@ class ReadStage(JobReader):
             self._tasks.flush_acks(time.monotonic())
 
     def _acknowledge_soon(self) -> None:
-        if not self._closing:
-            ack_thread.call_soon(self)
+        if not self._closing and not self._acknowledges_soon:
+            self._acknowledges_soon = True
+            if not ack_thread.call_soon(self):
+                self._acknowledges_soon = False
 
-    def acknowledge(self) -> bool:
-        """Send acknowledgements and maintain the tasks; returns whether to call it again after the interval.
+    def acknowledge(self) -> None:
+        """Send acknowledgements and maintain the tasks.
 
         Called by the acknowledgement thread while the user's thread is busy.
         """
+        self._acknowledges_soon = False  # first: what is consumed from here on asks again
         if not self._tasks_lock.acquire(blocking=False):
-            return False  # the user's thread holds the lock and does it
+            return  # the user's thread holds the lock and does it
         try:
             if not self._closing:
                 self._acknowledge_at = time.monotonic() + ACK_INTERVAL_S
@@ -496,7 +502,6 @@ class ReadStage(JobReader):
             self._pending_errors.append(error)
         finally:
             self._tasks_lock.release()
-        return False
 
     def _apply_task_updates(self) -> None:
         """Open and close tasks as the dispatcher asks. Losses stay queued: the user's thread warns of them."""

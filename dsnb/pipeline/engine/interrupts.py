@@ -18,6 +18,7 @@ from __future__ import annotations
 # The functions of `signal` also turn handlers into enum members, which takes ten times as long.
 import _signal  # type: ignore[import-not-found]
 import _thread
+import os
 import signal
 import sys
 import threading
@@ -69,20 +70,22 @@ class DelayedInterrupts:
         self._installed: Callable[..., None] | None = None
 
     def __enter__(self) -> None:
-        if not _on_main_thread():
+        if _thread.get_ident() != _main_thread_id:
             return
         if self._depth == 0:
             self._previous = _signal.getsignal(signal.SIGINT)
             if callable(self._previous):
                 self._installed = partial(self._handle, self._previous)
-                with suppress(ValueError):  # an embedded interpreter in which this thread receives no signals
+                try:  # noqa: SIM105 - `suppress` takes longer than all the rest, and each element comes this way
                     _signal.signal(signal.SIGINT, self._installed)  # delays an interrupt from here on
+                except ValueError:  # an embedded interpreter in which this thread receives no signals
+                    pass
         self._depth += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not _on_main_thread():
+        if _thread.get_ident() != _main_thread_id:
             return
         self._depth -= 1
         if self._depth == 0 and _signal.getsignal(signal.SIGINT) is self._installed:
@@ -95,7 +98,7 @@ class DelayedInterrupts:
     @contextmanager
     def delayed_in_waits(self) -> Iterator[None]:
         """Delay interrupts also while dsnb waits: for a short call whose reply must not be lost."""
-        if not _on_main_thread():
+        if _thread.get_ident() != _main_thread_id:
             yield
             return
         before, self._delays_all = self._delays_all, True
@@ -110,7 +113,7 @@ class DelayedInterrupts:
         Raises:
             KeyboardInterrupt: if the user pressed Ctrl-C and the handler is Python's.
         """
-        if self.pending and _on_main_thread():
+        if self.pending and _thread.get_ident() == _main_thread_id:
             try:
                 self._pass_on(sys._getframe())
             except Exception as error:
@@ -136,10 +139,9 @@ class DelayedInterrupts:
     def _press_again(self, number: int) -> None:
         """Send the signal once more if the delayed one is still pending after `MAX_DELAY_S`; then nothing delays it."""
         time.sleep(MAX_DELAY_S)
-        main = threading.main_thread().ident
-        if self.pending and self._delayed == number and main is not None:
+        if self.pending and self._delayed == number:
             self._resent = True
-            signal.pthread_kill(main, signal.SIGINT)
+            signal.pthread_kill(_main_thread_id, signal.SIGINT)
 
     def _pass_on(self, frame: FrameType | None) -> None:
         self.pending = False
@@ -147,8 +149,17 @@ class DelayedInterrupts:
             self._previous(signal.SIGINT, frame)
 
 
-def _on_main_thread() -> bool:
-    return _thread.get_ident() == threading.main_thread().ident
+_main_thread_id = 0
+
+
+def _note_main_thread() -> None:
+    """Keep the id of the main thread: to look it up for each element takes three calls. A fork may change it."""
+    global _main_thread_id
+    _main_thread_id = threading.main_thread().ident or 0
+
+
+_note_main_thread()
+os.register_at_fork(after_in_child=_note_main_thread)
 
 
 def _holds_elements(innermost: FrameType | None) -> bool:
