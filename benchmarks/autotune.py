@@ -16,7 +16,6 @@ import io
 import os
 import random
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 
 import dsnb
+from benchmarks.estimates import estimate
 from benchmarks.photos import photo_folder
 from benchmarks.sections import machine, table
 
@@ -163,13 +163,6 @@ def busy_loops(count: int) -> Iterator[None]:
             process.wait()
 
 
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median, by 2,000 resamples."""
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2_000))
-    return medians[50], medians[-51]
-
-
 def compared(pipeline: Pipeline, workers: Any, load: int, runs: int) -> list[str]:
     """The best fixed setting, and what `AUTOTUNE` reaches of its rate."""
     with dsnb.start(workers=2, isolation=workers, name="autotune") as service, busy_loops(load):
@@ -179,10 +172,10 @@ def compared(pipeline: Pipeline, workers: Any, load: int, runs: int) -> list[str
         for _ in range(runs):
             fixed = rate(service, pipeline, best, SEARCH_S, SECONDS)
             ratios.append(rate(service, pipeline, dsnb.AUTOTUNE, SETTLES_S, SECONDS) / fixed)
-    low, high = interval(ratios)
+    reached = estimate(ratios)
     setting = "no threads" if best is None else f"{best} threads"
-    return [setting, f"{searched[best]:,.0f}", f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})",
-            f"{min(ratios):.2f}"]  # fmt: skip
+    share = f"{reached.value:.2f} ({reached.low:.2f} to {reached.high:.2f})"
+    return [setting, f"{searched[best]:,.0f}", share, f"{min(ratios):.2f}"]
 
 
 def main() -> None:

@@ -77,8 +77,11 @@ ENVIRONMENTS = {
             name="ray",
             # Ray's threads all import fsspec's HTTPFileSystem. Without aiohttp the import fails, and Ray expects only
             # the error of the thread that came first; the others get another one.
-            packages=("ray[data]==2.60.0", "aiohttp==3.14.5"),
+            packages=("ray[data]==2.60.0", "aiohttp==3.14.5", "pillow>=12"),
             purpose="Ray Data",
+        ),
+        Environment(
+            name="spdl", packages=("spdl==0.8.0", "numpy==2.4.6", "pillow>=12"), purpose="SPDL's pipeline of threads"
         ),
         Environment(name="datasets", packages=("datasets==5.2.0",), purpose="HuggingFace datasets, for caches.py"),
         Environment(
@@ -91,7 +94,17 @@ ENVIRONMENTS = {
 }
 
 
-VERSIONED_PACKAGES = ("numpy", "grpcio", "simplejpeg", "tensorflow-cpu", "torch", "tensorsocket", "grain", "ray")
+VERSIONED_PACKAGES = (
+    "numpy",
+    "grpcio",
+    "simplejpeg",
+    "tensorflow-cpu",
+    "torch",
+    "tensorsocket",
+    "grain",
+    "ray",
+    "spdl",
+)
 """The packages whose versions are told."""
 _VERSIONS = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
 

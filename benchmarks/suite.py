@@ -1,6 +1,6 @@
 """Measures dsnb next to its peers, in one run, and writes docs/performance.md.
 
-    python -m benchmarks                        all workloads (about 15 minutes), and the page
+    python -m benchmarks                        all workloads (30 to 40 minutes), and the page
     python -m benchmarks --quick                less of everything; prints the tables and writes no page
     python -m benchmarks --only scalars noisy   workloads whose names begin so, again; the page from all results
     python -m benchmarks --page                 the page again from the results that are there
@@ -50,7 +50,7 @@ class Plan:
 
     runs: int = 5
     speed_up: float = 1.0
-    minutes: float = 20.0
+    minutes: float = 40.0
     python: Callable[[str], Path] = python_of
     log: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
 
@@ -137,7 +137,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # contenders are ended, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="measurements of each contender (default: 5)")
-    parser.add_argument("--minutes", type=float, default=20, help="how long all may take, about (default: 20)")
+    parser.add_argument("--minutes", type=float, default=40, help="how long all may take, about (default: 40)")
     parser.add_argument("--quick", action="store_true", help="two short measurements each, and no page")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="workloads whose names begin so")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")

@@ -12,7 +12,23 @@ from dataclasses import dataclass
 
 from benchmarks.estimates import Estimate, estimate
 from benchmarks.peers.serving import Figures
-from benchmarks.workloads import COPY, GRPC, LOCAL, RAY, SAME_HOST, SHARED, TCP, TF, TLS, TORCH, WHOLE
+from benchmarks.workloads import (
+    BARE,
+    COPY,
+    EPOCH_FORMS,
+    GRPC,
+    LOCAL,
+    RAY,
+    SAME_HOST,
+    SHARED,
+    SPDL,
+    TCP,
+    TF,
+    TLS,
+    TORCH,
+    TRAINER_COUNTS,
+    WHOLE,
+)
 
 Samples = Mapping[str, Sequence[Figures]]
 """The measurements of each contender of a workload."""
@@ -253,6 +269,48 @@ ROWS: tuple[Row, ...] = (
         against="tf.data service running its own native pipeline",
         target="1.0x",
         checks=(Check(values=ratio("images", "dsnb, simplejpeg", TF), minimum=1.0),),
+    ),
+    Row(
+        workload="photographs with Pillow and NumPy in Python, two workers, whole epochs: the lowest of processes and "
+        "threads, with and without AUTOTUNE; processes with AUTOTUNE; the same; threads with AUTOTUNE",
+        against="two bare processes; DataLoader, workers kept; Ray Data; SPDL, threads",
+        target="0.97; 1.05x; 1.5x; 1.0x",
+        checks=(
+            Check(
+                values=smallest(*(ratio("photo-epochs", form, BARE, "images_per_s") for form in EPOCH_FORMS)),
+                minimum=0.97,
+                unit="",
+                about="of the limit",
+            ),
+            *(
+                Check(values=ratio("photo-epochs", form, peer, "images_per_s"), minimum=minimum, about=about)
+                for form, peer, minimum, about in (
+                    ("dsnb, processes, AUTOTUNE", TORCH, 1.05, "DataLoader"),
+                    ("dsnb, processes, AUTOTUNE", RAY, 1.5, "Ray"),
+                    ("dsnb, threads, AUTOTUNE", SPDL, 1.0, "SPDL"),
+                )
+            ),
+        ),
+    ),
+    Row(
+        workload="the same, from the last batch of an epoch to the first of the next, processes with AUTOTUNE",
+        against="DataLoader, workers kept",
+        target="half as long",
+        checks=(Check(values=time_ratio("photo-epochs", "dsnb, processes, AUTOTUNE", TORCH, "gap_ms"), minimum=2),),
+    ),
+    Row(
+        workload="the same function, 4 and 8 trainers on one job: the slowest",
+        against="as many DataLoaders with two workers each: the slowest",
+        target="4.5x; 8x",
+        checks=tuple(
+            Check(
+                values=ratio(f"photo-trainers-{count}", SAME_HOST, TORCH, "slowest_per_s"),
+                minimum=minimum,
+                digits=1,
+                about=f"{count} trainers",
+            )
+            for count, minimum in zip(TRAINER_COUNTS, (4.5, 8), strict=True)
+        ),
     ),
     Row(
         workload="import and start to first element, thread workers; process workers",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.environments import ROOT
 from benchmarks.peers.serving import Task
@@ -63,6 +64,15 @@ LARGE = (64, 1024, 1024)
 GRPC, SHARED, SAME_HOST, LOCAL = "dsnb, grpc", "dsnb, shared memory", "dsnb, same host", "dsnb, local"
 TCP, TLS = "dsnb, tcp", "dsnb, tcp with TLS"
 TF, TORCH, RAY, GRAIN, SOCKET = "tf.data service", "DataLoader", "Ray Data", "Grain", "TensorSocket"
+SPDL, BARE = "SPDL, threads", "two bare processes"
+EPOCH_FORMS: dict[str, dict[str, Any]] = {
+    "dsnb, processes": {"isolation": "process"},
+    "dsnb, processes, AUTOTUNE": {"isolation": "process", "autotune": True},
+    "dsnb, threads": {"isolation": "thread"},
+    "dsnb, threads, AUTOTUNE": {"isolation": "thread", "autotune": True},
+}
+"""How a user may run a function over photographs: by what workers, and with how many threads."""
+TRAINER_COUNTS = (4, 8)
 _TRANSFERS = {GRPC: "grpc", TCP: "tcp", TLS: "tcp", SHARED: "shared_memory", SAME_HOST: None, LOCAL: "local"}
 _PEERS = {TF: "tensorflow", TORCH: "torch", RAY: "ray", GRAIN: "grain", SOCKET: "tensorsocket"}
 
@@ -221,6 +231,55 @@ def _images() -> Workload:
     )
 
 
+def _photo_epochs() -> Workload:
+    task = Task(kind="epochs", data="images", options={"decoder": "pillow and numpy", "photos": True})
+
+    def peer(environment: str, kind: str) -> ContenderSpec:
+        return ContenderSpec(environment=environment, module="benchmarks.peers.epochs", task=replace(task, kind=kind))
+
+    forms = {
+        name: ContenderSpec(
+            environment="dsnb", module="benchmarks.ours.epochs", task=replace(task, options=task.options | form)
+        )
+        for name, form in EPOCH_FORMS.items()
+    }
+    others = {
+        BARE: peer("dsnb", "limit"),
+        TORCH: peer("torch", "torch"),
+        RAY: peer("ray", "ray"),
+        SPDL: peer("spdl", "spdl"),
+    }
+    return Workload(
+        name="photo-epochs",
+        title="photographs with Pillow and NumPy, two workers, whole epochs of 2,048",
+        contenders=forms | others,
+        columns={"images_per_s": "images/s", "gap_ms": "ms from one epoch to the next"},
+        absent={"*": "not measured with this function"},
+        deadline_s=180.0,
+    )
+
+
+def _photo_trainers() -> list[Workload]:
+    def trainers(count: int) -> Workload:
+        options = {"decoder": "pillow and numpy", "photos": True, "k": count}
+        task = Task(kind="trainers", data="images", seconds=3.0, options=options)
+        return Workload(
+            name=f"photo-trainers-{count}",
+            title=f"the same photographs, {count} trainers at once: one pass, or a loader for each",
+            contenders={
+                SAME_HOST: ContenderSpec(environment="dsnb", module="benchmarks.ours.trainers", task=task),
+                TORCH: ContenderSpec(
+                    environment="torch", module="benchmarks.ours.trainers", task=replace(task, kind="loaders")
+                ),
+            },
+            columns={"slowest_per_s": "batches/s of the slowest"},
+            absent={"*": "not measured with this function"},
+            deadline_s=180.0,
+        )
+
+    return [trainers(count) for count in TRAINER_COUNTS]
+
+
 def _latencies() -> list[Workload]:
     small = Task(kind="latency", shape=(64,), options={"pause_s": 0.002})
     four = Task(kind="latency", shape=(4 << 20,), options={"pause_s": 0.008, "count": 150})
@@ -354,6 +413,8 @@ WORKLOADS: dict[str, Workload] = {
         *_large(),
         *_compressed(),
         _images(),
+        _photo_epochs(),
+        *_photo_trainers(),
         *_latencies(),
         *_busy_trainer_workloads(),
         *_shared(),

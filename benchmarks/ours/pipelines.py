@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-
 import dsnb
 from benchmarks.peers import data
-from benchmarks.peers.images import DECODERS, image
+from benchmarks.peers.images import READERS
 from benchmarks.peers.serving import Task
 
 
@@ -20,7 +18,7 @@ def dataset(task: Task) -> dsnb.Dataset:
         rows = data.sequences()
         return dsnb.Dataset.range(len(rows)).repeat().map(lambda i: rows[i]).padded_batch(data.PADDED)
     if task.data == "images":
-        read = functools.partial(image, DECODERS[task.options["decoder"]])
+        read = READERS[task.options["decoder"]]
         files = dsnb.Dataset.from_tensor_slices(data.photos(task)).repeat()
         return files.map(read, num_parallel_calls=dsnb.AUTOTUNE).batch(data.IMAGES)
     return dsnb.Dataset.from_tensor_slices(data.bank(task)).repeat()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 from benchmarks.peers import data
-from benchmarks.peers.images import DECODERS, image
+from benchmarks.peers.images import READERS
 from benchmarks.peers.serving import Measure, Task, rate, serve
 
 WORKERS = 2
@@ -22,7 +21,7 @@ def elements(task: Task) -> Any:
     utils = importlib.import_module("torch.utils.data")
     held: Any = None
     if task.data == "images":
-        held, read = data.photos(task), functools.partial(image, DECODERS[task.options["decoder"]])
+        held, read = data.photos(task), READERS[task.options["decoder"]]
     elif task.data != "scalars":
         held = {"samples": data.samples, "tokens": data.sequences}.get(task.data, lambda: data.bank(task))()
 
