@@ -177,9 +177,6 @@ class Producer(threading.Thread):
 
     def _produce(self, stage: Stage) -> None:
         while True:
-            # Needs no lock: the timer thread adds elements only during a pull of several; else it only removes some,
-            # so idle stays true until a pull of one element returns.
-            idle = not self._pending_count
             if not self._wait_for_room():
                 return
             want = self._receiver.run_length(max(1, min(self._want, self._max_run_elements - self._pending_count)))
@@ -201,11 +198,6 @@ class Producer(threading.Thread):
                     self._flush()
                 self._receiver.finish()
                 return
-            # A slow single element: add it without gathering, as a reader probably waits for it.
-            if idle and want == 1 and took > _RUN_S and isinstance(run, list):
-                self._add_single(run)
-                self._adapt(1, took)
-                continue
             with self._frame_lock:
                 self._pulling_since = None
                 self._add_run(run, began)
@@ -239,12 +231,6 @@ class Producer(threading.Thread):
                 return False
             self._added_when_wanted = added
         return True
-
-    def _add_single(self, run: list[Any]) -> None:
-        """Add a single element at once."""
-        with self._frame_lock:
-            self._receiver.on_pulled(1)
-            self._try_to_add(run)
 
     def _flush_if_old(self) -> bool:
         """Close the frame if it is old, also during a pull; True if there may be one to close later."""
