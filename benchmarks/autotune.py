@@ -1,11 +1,11 @@
 """`AUTOTUNE` beside the best fixed `num_parallel_calls`: eight pipelines, thread and process workers, a busy machine.
 
-    python -m benchmarks.autotune [--runs 8] [--only decode sleep] [--workers thread] [--load alone]
+    python -m benchmarks.autotune [--runs 8] [--only decode sleep] [--workers thread] [--load alone] [--write]
 
 Each measurement is a job of its own on a service with two workers. First, each fixed setting is measured briefly; the
 fastest is then measured in pairs with `AUTOTUNE`, by turns. A measurement begins after the time in which `AUTOTUNE`
 should have settled. Shown are the median of the ratios with its 95 % interval (bootstrap), and the lowest ratio. All
-of it takes about an hour and a half; one pipeline with one kind of workers takes two to three minutes.
+of it takes about an hour; one pipeline with one kind of workers and one load takes two minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 import dsnb
 from benchmarks.estimates import estimate
 from benchmarks.photos import photo_folder
-from benchmarks.sections import machine, table
+from benchmarks.sections import machine, table, write_section
 
 SETTLES_S = 5.0
 SECONDS = 3.0
@@ -184,6 +184,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PIPELINES, default=list(PIPELINES))
     parser.add_argument("--workers", nargs="+", choices=["thread", "process"], default=["thread", "process"])
     parser.add_argument("--load", nargs="+", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--write", action="store_true", help="write the table into docs/performance.md")
     options = parser.parse_args()
     text = (
         f"{machine()}; the load average at the start was {os.getloadavg()[0]:.0f}; {options.runs} pairs for each row."
@@ -195,7 +196,10 @@ def main() -> None:
         rows.append([f"{name}, {workers} workers, {words}", *found])
         print(*rows[-1], sep=" | ", flush=True)
     columns = ["pipeline", "best fixed setting", "its rate, elements/s", "`AUTOTUNE` / best", "lowest of all runs"]
-    print(text, table(columns, rows), sep="\n\n")
+    text = f"{text}\n\n{table(columns, rows)}"
+    print(text)
+    if options.write:
+        write_section("performance.md", "autotune", text)
 
 
 if __name__ == "__main__":

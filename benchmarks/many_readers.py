@@ -15,10 +15,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.estimates import estimate
 from benchmarks.sections import machine, table, write_section
 from benchmarks.servers import first_line, pids_of, service
 
@@ -27,6 +28,9 @@ KINDS = {
     "default: its buffer filled": "full",
     "a trainer of its own (`CrossTrainerCache`), one element ahead": "trainer",
 }
+WINDOWS = 5
+"""How often the idle time is measured."""
+IDLE_COLUMNS = ("worker", "dispatcher", "readers")
 CHILD = """
 import json, sys
 import dsnb
@@ -97,7 +101,7 @@ def continue_all(children: list[subprocess.Popen[str]]) -> None:
 
 
 def measure(target: str, servers: dict[str, int], kind: str, processes: int, each: int, idle_s: float) -> list[str]:
-    """One row: KiB for each reader in worker, dispatcher and reading process, threads, idle share of a core."""
+    """One row: KiB for each reader in worker, dispatcher and reading process, threads, idle shares of a core."""
     with reader_processes(target, kind, processes, each) as children:
         pids = [servers["worker"], servers["dispatcher"], *(child.pid for child in children)]
         base = [ProcessUsage.sample(pid) for pid in pids]
@@ -106,18 +110,32 @@ def measure(target: str, servers: dict[str, int], kind: str, processes: int, eac
             first_line(child)
         time.sleep(1.0)  # what was asked for arrives, and buffers fill
         full = [ProcessUsage.sample(pid) for pid in pids]
-        time.sleep(idle_s)
-        idle = [ProcessUsage.sample(pid) for pid in pids]
+        shares = [idle_shares(pids, idle_s) for _ in range(WINDOWS)]
         continue_all(children)
         for child in children:
             child.wait(60)
     grown = [(after.rss - before.rss) / 1024 for before, after in zip(base, full, strict=True)]
     threads = [after.threads - before.threads for before, after in zip(base, full, strict=True)]
-    share = sum(after.cpu_s - before.cpu_s for before, after in zip(full, idle, strict=True)) / idle_s
     more = processes * (each - 1)
     memory = [f"{grown[0] / more:,.0f}", f"{grown[1] / more:,.0f}", f"{sum(grown[2:]) / more:,.0f}"]
     counts = [f"{threads[0] / more:.1f}", f"{threads[1] / more:.1f}", f"{sum(threads[2:]) / more:.1f}"]
-    return [*memory, " + ".join(counts), f"{100 * share:.0f} %"]
+    return [*memory, " + ".join(counts), *(percent(window[who] for window in shares) for who in IDLE_COLUMNS)]
+
+
+def idle_shares(pids: list[int], idle_s: float) -> dict[str, float]:
+    """The part of a core that each kind of process takes while nobody does anything; worker, dispatcher and readers."""
+    before = [ProcessUsage.sample(pid).cpu_s for pid in pids]
+    time.sleep(idle_s)
+    worker, dispatcher, *readers = (
+        (ProcessUsage.sample(pid).cpu_s - cpu_s) / idle_s for pid, cpu_s in zip(pids, before, strict=True)
+    )
+    return dict(zip(IDLE_COLUMNS, (worker, dispatcher, sum(readers)), strict=True))
+
+
+def percent(shares: Iterable[float]) -> str:
+    """The median in percent, with its interval."""
+    found = estimate([100 * share for share in shares])
+    return f"{found.value:.1f} % ({found.low:.1f} to {found.high:.1f})"
 
 
 def main() -> None:
@@ -125,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--readers", type=int, default=256, help="readers at once (default: 256)")
     parser.add_argument("--processes", type=int, default=4, help="processes that they are in (default: 4)")
-    parser.add_argument("--idle", type=float, default=10.0, metavar="SECONDS", help="how long to do nothing")
+    parser.add_argument("--idle", type=float, default=5.0, metavar="SECONDS", help="how long to do nothing, each time")
     parser.add_argument("--write", action="store_true", help="write the figures into docs/readers.md")
     options = parser.parse_args()
     import dsnb
@@ -137,12 +155,13 @@ def main() -> None:
             each = options.readers // options.processes
             servers = pids_of(("worker", "dispatcher"))
             rows.append([name, *measure(target, servers, kind, options.processes, each, options.idle)])
-    idle = f"a core's time for {options.readers} that idle"
+    idle = [f"{options.readers} that idle, {who}" for who in IDLE_COLUMNS]
     memory = [f"KiB in {process}" for process in ("the worker", "the dispatcher", "its own process")]
-    columns = ["each reader", *memory, "threads in these", idle]
+    columns = ["each reader", *memory, "threads in these", *idle]
     text = (
         f"Measured with `python -m benchmarks.many_readers --readers {options.readers}` on {machine()}; "
-        f"one worker, {options.processes} processes of readers.\n\n{table(columns, rows)}"
+        f"one worker, {options.processes} processes of readers; the last columns are parts of a core.\n\n"
+        f"{table(columns, rows)}"
     )
     print(text)
     if options.write:
