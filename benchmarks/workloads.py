@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import ROOT
+from benchmarks.peers.epochs import IMAGES as EPOCH_IMAGES
 from benchmarks.peers.serving import Task
 
 NO_PEER = "no peer does this"
@@ -251,7 +252,7 @@ def _photo_epochs() -> Workload:
     }
     return Workload(
         name="photo-epochs",
-        title="photographs with Pillow and NumPy, two workers, whole epochs of 2,048",
+        title=f"photographs with Pillow and NumPy, two workers, whole epochs of {EPOCH_IMAGES:,}",
         contenders=forms | others,
         columns={"images_per_s": "images/s", "gap_ms": "ms from one epoch to the next"},
         absent={"*": "not measured with this function"},

@@ -4,6 +4,10 @@ Threads of one process help if the function waits or releases the GIL, and cost 
 microseconds of NumPy for each call, two threads are slower than one. So a function is first called serially. If threads
 look promising, they are started; their time for one element, compared with the serial time, shows whether they help,
 independently of the reader's speed.
+
+A trial is short, and what else runs on the machine meanwhile can make it go wrong. If threads did not help, they are
+tried again later, less and less often: a second wrong result in a row is rare, and a trial costs little. If they
+helped, they are kept: threads that do not help cost less than threads that are missing.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import msgspec
 from dsnb.processes import usable_cpus
 
 _TRIAL_NS: Final = 20_000_000
+_LONG_TRIAL_NS: Final = 5 * _TRIAL_NS
 _LEAST_CALLS: Final = 4
 _MIN_THREADED_CALL_NS: Final = 100_000
 _WAITING_CPU_SHARE: Final = 0.5
 _MOST_THREADS: Final = 16
 _MIN_SPEEDUP: Final = 1.15
+_FIRST_PAUSE_NS: Final = 1_000_000_000
 
 
 class SerialTrial(msgspec.Struct, kw_only=True):
@@ -55,7 +61,41 @@ class SerialTrial(msgspec.Struct, kw_only=True):
         return min(_MOST_THREADS, cpus or usable_cpus())
 
     def gained(self, threads: int, calls: int, work_ns: int) -> bool | None:
-        """Whether threads are faster, given `calls` calls in `work_ns` summed over them; None while too few."""
+        """Whether threads are faster, given `calls` calls in `work_ns` summed over them; None while too few.
+
+        That they are not is only said after a longer time: at its beginning a pipeline often competes for processors
+        with what starts at the same time.
+        """
         if work_ns < threads * _TRIAL_NS or calls < threads * _LEAST_CALLS:
             return None
-        return threads * self.call_ns * calls / work_ns >= _MIN_SPEEDUP
+        faster = threads * self.call_ns * calls / work_ns >= _MIN_SPEEDUP
+        return faster or (False if work_ns >= threads * _LONG_TRIAL_NS else None)
+
+
+class TrialPauses(msgspec.Struct):
+    """When threads that did not help are tried again: after one second, then after two more, four more, and so on.
+
+    Attributes:
+        next_ns: The time of the next trial, on the clock of its callers; None if there is none.
+        pause_ns: The pause before the trial after that.
+
+    Example:
+        >>> pauses = TrialPauses()
+        >>> pauses.begin(now_ns=0)
+        >>> pauses.over(now_ns=999_999_999), pauses.over(now_ns=1_000_000_000)
+        (False, True)
+        >>> pauses.begin(now_ns=1_000_000_000)
+        >>> pauses.over(now_ns=2_999_999_999), pauses.over(now_ns=3_000_000_000)
+        (False, True)
+    """
+
+    next_ns: int | None = None
+    pause_ns: int = _FIRST_PAUSE_NS
+
+    def begin(self, now_ns: int) -> None:
+        """Begin a pause, twice as long as the one before."""
+        self.next_ns, self.pause_ns = now_ns + self.pause_ns, 2 * self.pause_ns
+
+    def over(self, now_ns: int) -> bool:
+        """Whether a pause has begun and ended."""
+        return self.next_ns is not None and now_ns >= self.next_ns

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dsnb.elements.allocation import Allocator
-from dsnb.pipeline.engine.autotune import SerialTrial
+from dsnb.pipeline.engine.autotune import SerialTrial, TrialPauses
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
 from dsnb.pipeline.engine.parallel import ParallelCalls
@@ -86,6 +86,7 @@ class ParallelMapStage(AlignedStage):
         # None until the trial is conclusive.
         self._threads = None if operation.calls == AUTOTUNE else operation.calls
         self._decided = self._threads is not None
+        self._pauses = TrialPauses()
         self._pool: ParallelCalls | None = None
         self._stopping_pool = False
         self._busy_ns = 0
@@ -143,16 +144,19 @@ class ParallelMapStage(AlignedStage):
             self._trial.wall_ns += elapsed
             self._trial.cpu_ns += thread_time_ns() - cpu
             self._threads = self._trial.threads() if self._trial.is_conclusive else None
+        elif self._pauses.over(wall):
+            self._threads, self._decided, self._trial, self._pauses.next_ns = None, False, SerialTrial(), None
         return run
 
     def _decide(self, pool: ParallelCalls) -> None:
-        """Return to serial calls if the threads gain nothing."""
+        """Return to serial calls if the threads gain nothing, and try them again later."""
         gained = self._trial.gained(self._threads or 1, pool.elements, pool.work_ns)
         if gained is None:
             return
         self._decided = True
         if not gained:
             self._threads = 1
+            self._pauses.begin(perf_counter_ns())
             self._stopping_pool = True
             pool.stop_pulling()
 
@@ -171,7 +175,7 @@ class ParallelMapStage(AlignedStage):
         self.wait_ns = report.wait_ns
         if self._threads is None:
             self._threads, self._trial = previous._threads, previous._trial  # noqa: SLF001 - of the same class
-            self._decided = previous._decided  # noqa: SLF001
+            self._decided, self._pauses = previous._decided, previous._pauses  # noqa: SLF001
 
     def cancel(self) -> None:
         if self._pool is not None:

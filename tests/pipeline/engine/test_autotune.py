@@ -43,3 +43,4 @@ def test_threads_are_kept_only_if_they_gain() -> None:
     assert serial.gained(2, 100, 100 * MS) is True  # still 1 ms a call on two threads: twice as fast
     assert serial.gained(2, 100, 200 * MS) is False  # 2 ms a call: they hinder each other
     assert serial.gained(2, 100, 1 * MS) is None  # too early to tell
+    assert serial.gained(2, 50, 100 * MS) is None  # not yet: something else may need the processors at this moment

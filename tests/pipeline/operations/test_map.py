@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsnb.pipeline.dataset import AUTOTUNE, Dataset
-from dsnb.pipeline.engine.autotune import SerialTrial
+from dsnb.pipeline.engine.autotune import SerialTrial, TrialPauses
 from dsnb.pipeline.engine.stage import reports
 from tests.pipeline.driving import context, drain, failing_at, outcomes, plain, run, values
 from tests.pipeline.engine.test_look_ahead import threads
@@ -107,10 +108,36 @@ def test_threads_that_gain_nothing_are_given_up_with_autotune(monkeypatch: pytes
             return 2
 
     monkeypatch.setattr("dsnb.pipeline.operations.map.SerialTrial", Misjudging)
-    stage = Dataset.range(100).map(guarded, AUTOTUNE).operation.build(context())
-    assert drain(stage, [1]) == list(range(100))
+    stage = Dataset.range(400).map(guarded, AUTOTUNE).operation.build(context())
+    assert drain(stage, [1]) == list(range(400))
     assert set(seen[:20]) != {threading.current_thread().name}
     assert set(seen[-20:]) == {threading.current_thread().name}
+    stage.close()
+    wait_for(lambda: not threads(), what="the threads to end")
+
+
+def test_threads_that_once_seemed_to_gain_nothing_are_tried_again_with_autotune(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = [False]
+    seen: list[str] = []
+
+    def waiting(x: int) -> int:
+        seen.append(threading.current_thread().name)
+        time.sleep(0.002)
+        return x
+
+    class MisledOnce(SerialTrial):
+        def gained(self, threads: int, calls: int, work_ns: int) -> bool | None:
+            found = super().gained(threads, calls, work_ns)
+            return wrong.pop() if found is not None and wrong else found
+
+    monkeypatch.setattr("dsnb.pipeline.operations.map.SerialTrial", MisledOnce)
+    monkeypatch.setattr("dsnb.pipeline.operations.map.TrialPauses", partial(TrialPauses, pause_ns=1_000_000))
+    stage = Dataset.range(800).map(waiting, AUTOTUNE).operation.build(context())
+    assert drain(stage, [1]) == list(range(800))
+    assert not wrong
+    assert threading.current_thread().name not in seen[-20:]
     stage.close()
     wait_for(lambda: not threads(), what="the threads to end")
 
