@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import is_
 from sys import getrefcount
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -64,6 +64,9 @@ def all_immutable(run: list[Any]) -> bool:
         return all(map(is_immutable, run))
     leaves = {type(leaf) for element in run for leaf in element}
     return leaves <= IMMUTABLE or all(map(is_immutable, run))
+
+
+_LEAST_WASTE_BYTES: Final = 1024
 
 
 def _ensure_owned(value: Any) -> Any:
@@ -127,16 +130,26 @@ def _ensure_instance_owned(value: Any, unshared: bool) -> Any:
 
 
 def _is_array_owned(array: np.ndarray[Any, Any], unshared: bool) -> bool:
-    """Whether nothing else refers to an array, or to any array that it is a view of."""
+    """Whether nothing else refers to an array or to what it is a view of, and it uses most of that memory."""
     base: Any = array.base
     while unshared and base is not None:
         unshared = getrefcount(base) <= _UNSHARED_BASE_COUNT
         if type(base) is bytes:
-            return unshared
+            return unshared and not _wastes_memory(array.nbytes, len(base))
         if not isinstance(base, np.ndarray):
             return False  # a file or another library's memory: its other users are unknown
+        if _wastes_memory(array.nbytes, base.nbytes):
+            return False
         base = base.base
     return unshared
+
+
+def _wastes_memory(nbytes: int, base_nbytes: int) -> bool:
+    """Whether a view of `nbytes` should be copied, because it keeps much more memory: a crop of a large image, say.
+
+    Limits of buffers count the bytes of elements only.
+    """
+    return base_nbytes > 2 * nbytes + _LEAST_WASTE_BYTES
 
 
 def _visit(children: list[Any], visit: Callable[[Any, bool], Any], unshared: bool) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -95,6 +96,30 @@ def test_a_fresh_array_in_a_fresh_structure_is_not_copied(wrap: Callable[[Any], 
 
     found = [element["x"] if isinstance(element, dict) else element[0] for element in made(fresh)]
     assert [address(array) for array in found] == addresses
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"x": x}, lambda x: (x, 1)], ids=["array", "dict", "tuple"])
+def test_a_small_part_of_a_large_array_does_not_keep_all_of_it(wrap: Callable[[Any], Any]) -> None:
+    whole: list[weakref.ref[Any]] = []
+
+    def crop(number: int) -> Any:
+        image = np.full((300, 300), number, np.uint8)
+        whole.append(weakref.ref(image))
+        return wrap(image[:50, 10:60])
+
+    kept = list(ensure_owned(map(crop, range(3))))
+    assert [image() for image in whole] == [None] * 3
+    assert len(kept) == 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: np.zeros(10_000)[:, None], lambda: np.zeros((100, 100))[:60, ::-1], lambda: np.zeros(100)[1:2]],
+    ids=["all of it", "more than half", "a part of little memory"],
+)
+def test_a_part_that_wastes_little_memory_is_not_copied(make: Callable[[], Any]) -> None:
+    (kept,) = ensure_owned(call() for call in (make,))
+    assert kept.base is not None
 
 
 def test_a_view_of_a_buffer_that_the_user_keeps_is_copied() -> None:
