@@ -16,6 +16,7 @@ import io
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -179,6 +180,7 @@ def compared(pipeline: Pipeline, workers: Any, load: int, runs: int) -> list[str
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # the busy loops are ended, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--only", nargs="+", choices=PIPELINES, default=list(PIPELINES))
