@@ -139,7 +139,7 @@ CONTENDERS = {
         read=read_numpy,
         environment="dsnb",
         files="numpy",
-        # dsnb makes a copy more than a mapping, and a checksum; `dsnb/cache/recordings/segments.py` says why.
+        # dsnb makes one copy more, and verifies a checksum; `dsnb/cache/recordings/segments.py` says why.
         goals={SMALL: {"later": 0.9}, LARGE: {"first": 0.4, "later": 0.9}},
     ),
     "tf.data cache": Contender(
@@ -318,7 +318,7 @@ def report(rows: dict[str, Any]) -> str:
     for workload in WORKLOADS:
         for name, row in rows[workload].items():
             lines.append(_line(workload, name, row, rows[workload].get("dsnb", row)))
-    columns = ("what reads", "first pass, a second", "later, a second", "GB/s", "times as fast dsnb is", "meant")
+    columns = ("what reads", "first pass, a second", "later, a second", "GB/s", "dsnb / this", "meant")
     training = rows["training"]
     hit = training["a hit of the decorator on a small result, ms"]
     return f"""{table(columns, lines)}

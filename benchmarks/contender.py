@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -132,6 +132,16 @@ class Contender:
         """All that it wrote to its standard error."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
+
+
+@contextlib.contextmanager
+def started(python: Path, module: str, tasks: Sequence[Task], deadline_s: float) -> Iterator[list[Contender]]:
+    """Several contenders at once, all of them ready."""
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(contextlib.closing(Contender(python, module, task, deadline_s))) for task in tasks]
+        for one in made:
+            one.wait_ready()
+        yield made
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:

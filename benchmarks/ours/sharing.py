@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import dsnb
-from benchmarks.contender import Contender
+from benchmarks.contender import Contender, started
 from benchmarks.peers import data
 from benchmarks.peers.serving import Figures, Measure, Task, read_for, serve
 from benchmarks.servers import service
@@ -105,24 +105,18 @@ def prepare(task: Task) -> Iterator[Measure]:
         yield lambda: in_separate_process(task)
         return
     counts = [int(k) for k in task.options["k"]]
-    with service("--cache-bytes", "64MiB") as target, contextlib.ExitStack() as stack:
+    with service("--cache-bytes", "64MiB") as target:
         dsnb.register_dataset(target, dsnb.Dataset.range(1 << 40).map(Paced(task)), dataset_id="paced")
         trainers = [
-            stack.enter_context(start("trainer", task, target=target, trainer=f"trainer {number}"))
+            replace(task, kind="trainer", options={**task.options, "target": target, "trainer": f"trainer {number}"})
             for number in range(max(counts))
         ]
-        separate_process = stack.enter_context(start("apart", task))
-        for one in (*trainers, separate_process):
-            one.wait_ready()
-        yield lambda: {
-            name: value for k in counts for name, value in measure_together(trainers[:k], separate_process).items()
-        }
-
-
-def start(kind: str, task: Task, **options: str) -> contextlib.closing[Contender]:
-    """A process that takes part."""
-    one = replace(task, kind=kind, options={**task.options, **options})
-    return contextlib.closing(Contender(Path(sys.executable), "benchmarks.ours.sharing", one, _DEADLINE_S))
+        tasks = [*trainers, replace(task, kind="apart")]
+        with started(Path(sys.executable), "benchmarks.ours.sharing", tasks, _DEADLINE_S) as contenders:
+            *readers, separate_process = contenders
+            yield lambda: {
+                name: value for k in counts for name, value in measure_together(readers[:k], separate_process).items()
+            }
 
 
 def measure_together(trainers: list[Contender], separate_process: Contender) -> Figures:

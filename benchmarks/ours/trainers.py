@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import dsnb
-from benchmarks.contender import Contender
+from benchmarks.contender import Contender, started
 from benchmarks.ours.pipelines import dataset
 from benchmarks.peers import data
 from benchmarks.peers.serving import Figures, Measure, Task, rate, serve
 
 _DEADLINE_S = 180.0
+_PYTHON = Path(sys.executable)
 
 
 @contextlib.contextmanager
@@ -41,19 +42,6 @@ def together(trainers: list[Contender]) -> Figures:
 
 
 @contextlib.contextmanager
-def started(module: str, tasks: list[Task]) -> Iterator[list[Contender]]:
-    """Trainers that are ready."""
-    with contextlib.ExitStack() as stack:
-        made = [
-            stack.enter_context(contextlib.closing(Contender(Path(sys.executable), module, task, _DEADLINE_S)))
-            for task in tasks
-        ]
-        for one in made:
-            one.wait_ready()
-        yield made
-
-
-@contextlib.contextmanager
 def prepare(task: Task) -> Iterator[Measure]:
     if task.kind == "trainer":
         with trainer(task) as measure:
@@ -61,7 +49,9 @@ def prepare(task: Task) -> Iterator[Measure]:
         return
     numbers = range(int(task.options["k"]))
     if task.kind == "loaders":
-        with started("benchmarks.peers.torch", [replace(task, kind="rate") for _ in numbers]) as trainers:
+        with started(
+            _PYTHON, "benchmarks.peers.torch", [replace(task, kind="rate") for _ in numbers], _DEADLINE_S
+        ) as trainers:
             yield lambda: together(trainers)
         return
     with dsnb.start(workers=2, isolation="process") as service:
@@ -70,7 +60,7 @@ def prepare(task: Task) -> Iterator[Measure]:
             replace(task, kind="trainer", options={**task.options, "target": service.target, "trainer": f"trainer {n}"})
             for n in numbers
         ]
-        with started("benchmarks.ours.trainers", told) as trainers:
+        with started(_PYTHON, "benchmarks.ours.trainers", told, _DEADLINE_S) as trainers:
             yield lambda: together(trainers)
 
 

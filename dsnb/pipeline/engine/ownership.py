@@ -3,7 +3,8 @@
 A function or generator may return the same buffer every time and overwrite it for the next element; it may return its
 argument, or a part of what it captured. So an array that anything else refers to is copied at once, before user code
 runs again, whether or not NumPy marks it writable. A fresh array is not copied: its reference count, and that of the
-memory under it, show that nothing else refers to it.
+memory under it, show that nothing else refers to it. A small part of a large fresh array is copied nevertheless:
+it would keep the whole array in buffers whose limits count only the part.
 
 The reference count of an object that "nothing else" refers to depends on the Python version and on the calls that it
 passed through. The expected counts are therefore measured at import, with the same code that is used afterwards.
@@ -24,6 +25,8 @@ from dsnb.elements.copying import IMMUTABLE, copy_record
 from dsnb.elements.data_classes import field_names, instance_factory, is_data_class
 
 _CONTAINERS = (tuple, dict, list)
+_TOLERATED_WASTE_BYTES: Final = 1024
+"""Unused memory that a view may keep, whatever its size: a copy would cost more than it saves."""
 
 
 def ensure_owned(values: Iterable[Any], allocate: Allocator | None = None) -> Iterator[Any]:
@@ -64,9 +67,6 @@ def all_immutable(run: list[Any]) -> bool:
         return all(map(is_immutable, run))
     leaves = {type(leaf) for element in run for leaf in element}
     return leaves <= IMMUTABLE or all(map(is_immutable, run))
-
-
-_LEAST_WASTE_BYTES: Final = 1024
 
 
 def _ensure_owned(value: Any) -> Any:
@@ -145,11 +145,8 @@ def _is_array_owned(array: np.ndarray[Any, Any], unshared: bool) -> bool:
 
 
 def _wastes_memory(nbytes: int, base_nbytes: int) -> bool:
-    """Whether a view of `nbytes` should be copied, because it keeps much more memory: a crop of a large image, say.
-
-    Limits of buffers count the bytes of elements only.
-    """
-    return base_nbytes > 2 * nbytes + _LEAST_WASTE_BYTES
+    """Whether a view keeps more than twice the memory that it uses, as a crop of a large image does."""
+    return base_nbytes > 2 * nbytes + _TOLERATED_WASTE_BYTES
 
 
 def _visit(children: list[Any], visit: Callable[[Any, bool], Any], unshared: bool) -> list[Any]:
