@@ -190,6 +190,7 @@ class DispatcherServicer:
             dispatcher.worker_outboxes[first.uid] = outbox
             name = dispatcher.handle(e.WorkerArrives(report=first))
             dispatcher.worker_reported(first)
+            dispatcher.notify_workers_of_host(first.host_id)
         context.add_callback(lambda: outbox.messages.put(None))
         self._report_readers.submit(self._read_worker_reports, reports, first.uid, outbox)
         yield m.WorkerOrder(welcome=True, name=name, instance=dispatcher.core.state.instance)

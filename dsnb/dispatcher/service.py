@@ -277,11 +277,22 @@ class Dispatcher:
         state = self.core.state
         for uid in self.worker_outboxes.keys() - state.workers.keys():
             self.worker_outboxes.pop(uid).messages.put(None)
-        for uid in self.statistics.workers.keys() - state.workers.keys():
+        gone = self.statistics.workers.keys() - state.workers.keys()
+        hosts = {self.statistics.workers[uid].host_id for uid in gone}
+        for uid in gone:
             self.statistics.worker_gone(uid)
+        for host_id in hosts:
+            self.notify_workers_of_host(host_id)
         for client in self.client_outboxes.keys() - state.clients.keys():
             self.client_outboxes.pop(client).messages.put(None)
         self.statistics.retain_only(state.jobs.keys(), state.clients.keys())
+
+    def notify_workers_of_host(self, host_id: str) -> None:
+        """Tell the workers of a host how many they are, because they share its processors."""
+        if host_id:
+            workers = [uid for uid, report in self.statistics.workers.items() if report.host_id == host_id]
+            for uid in workers:
+                self._send_order(uid, WorkerOrder(workers_on_host=len(workers)))
 
     def worker_died(self, uid: str, exit_reason: str) -> None:
         """Count a worker as lost, because the process that owns it has seen it die."""

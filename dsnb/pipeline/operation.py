@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dsnb.code.fingerprint.parts import Decomposition, encode_parts, type_name
 from dsnb.errors import UnimplementedError
+from dsnb.processes import usable_cpus
 
 if TYPE_CHECKING:
     from dsnb.cache.opened_files import OpenedFiles
@@ -74,6 +75,7 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
         copied_later: Whether elements are copied before user code sees them. Then a source or a recording may return
             views of its memory; otherwise it returns copies.
         receipts: Whether readers of a service keep a digest of what they consumed.
+        cpus: Returns how many processors this pipeline may keep busy: a part of those of a host with several workers.
     """
 
     entropy: int
@@ -91,6 +93,7 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
     opened_files: OpenedFiles | None = None
     copied_later: bool = False
     receipts: bool = False
+    cpus: Callable[[], float] = usable_cpus
 
     @property
     def split_size(self) -> int:

@@ -21,6 +21,7 @@ from dsnb.pipeline.sharding import sharded
 from dsnb.pipeline.sources.elements import Elements
 from dsnb.pipeline.split_order import UNIT_BYTES, UNIT_S, UnitStage, wants_split_order
 from dsnb.pipeline.splits import split_providers
+from dsnb.processes import usable_cpus
 from dsnb.transfer import local
 from dsnb.wire import blobs
 from dsnb.wire.channel import Channel
@@ -63,6 +64,7 @@ def stage_builder(
     *,
     copied_later: bool = False,
     opened_files: OpenedFiles | None = None,
+    cpus: Callable[[], float] = usable_cpus,
     notice: Callable[[str], None] = lambda _text: None,
 ) -> Callable[[Allocator], Stage]:
     """Return a function that fetches a task's pipeline and builds its stage; called for the task's first reader.
@@ -76,6 +78,7 @@ def stage_builder(
         copied_later: Whether elements are copied before a client sees them, so that sources may return views of what
             they keep.
         opened_files: Records the files that are opened; None if they need not be recorded.
+        cpus: Returns how many processors the pipeline may keep busy.
         notice: Called with a warning for the events of the service.
     """
 
@@ -107,6 +110,7 @@ def stage_builder(
             allocate=allocate,
             copied_later=copied_later,
             opened_files=opened_files,
+            cpus=cpus,
         )
         if opened_files is not None:
             track_in_this_thread(opened_files)  # the producer's, in which user code may read datasets

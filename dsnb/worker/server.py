@@ -109,6 +109,8 @@ class WorkerServer:
         """Warnings for the events of the service, sent with the next report."""
         self._released = 0
         """The number of the last `ClientRelease` order that was carried out."""
+        self._workers_on_host = 1
+        """How many workers of the service use the same processors, this one included."""
         self._latency_probe = LatencyProbe()
         self._fair_shares = FairShares()
         self._definition_cache = DefinitionCache()
@@ -335,6 +337,7 @@ class WorkerServer:
         with self._lock:
             return {
                 "tasks": {task_id: task.debug_state() for task_id, task in self._tasks.items()},
+                "workers_on_host": self._workers_on_host,
                 "remote_readers": self._transfer_servers.admission.active,
                 "shared_memory": self._transfer_servers.shared_memory.debug_state(),
                 "tcp": self._transfer_servers.tcp.debug_state(),
@@ -425,6 +428,7 @@ class WorkerServer:
     def _handle_order(self, order: WorkerOrder) -> None:
         if order.welcome:
             self._on_welcome(order)
+        self._workers_on_host = order.workers_on_host or self._workers_on_host
         for start in () if self.stopped else order.start:
             started = self._start_task(start)
             if started.order.incarnation != start.incarnation:
@@ -518,6 +522,7 @@ class WorkerServer:
                     self._definition_cache,
                     copied_later=packed or keeps_frames(order),
                     opened_files=opened_files,
+                    cpus=self._cpu_share,
                     notice=self._add_notice,
                 ),
                 feed,
@@ -535,6 +540,10 @@ class WorkerServer:
             self._tasks[order.task_id] = task
             self._share_budget()
             return task
+
+    def _cpu_share(self) -> float:
+        """How many processors a pipeline may keep busy: the workers of one host divide its processors among them."""
+        return usable_cpus() / self._workers_on_host
 
     def _add_notice(self, text: str) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,6 +26,8 @@ from dsnb.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
+from dsnb.pipeline.engine.autotune import SerialTrial
+from dsnb.processes import usable_cpus
 from dsnb.transfer import local
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import DroppedTask, TaskOrder, TaskRequest, WorkerOrder, WorkerReport
@@ -87,6 +90,33 @@ def test_a_stopped_worker_is_gone_at_once_and_stays_stopped(cluster: Cluster) ->
     assert local.find(worker.uid) is None
     with pytest.raises(FailedPreconditionError, match="cannot be started after it has been stopped"):
         worker.start()
+
+
+def test_the_workers_of_a_host_divide_its_processors_among_them(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Recording(SerialTrial):
+        def __post_init__(self) -> None:
+            shares.append(self.cpus)
+
+    def read(workers: int) -> list[float]:
+        for worker in cluster.workers:
+            wait_for(partial(told, worker, workers), what="the worker to hear how many they are")
+        shares.clear()
+        dataset = dsnb.Dataset.range(8).map(abs, dsnb.AUTOTUNE)
+        assert numbers(dataset.apply(dsnb.distribute("parallel_epochs", cluster.service)))
+        return list(shares)
+
+    def told(worker: dsnb.WorkerServer, workers: int) -> bool:
+        return bool(worker.debug_state()["workers_on_host"] == workers)
+
+    shares: list[float] = []
+    monkeypatch.setattr("dsnb.pipeline.operations.map.SerialTrial", Recording)
+    cluster.add_worker()
+    cluster.add_worker()
+    assert read(workers=2) == 2 * [usable_cpus() / 2]
+    cluster.workers.pop().stop()
+    assert read(workers=1) == [usable_cpus()]
 
 
 def test_who_stops_it_second_and_who_waits_for_it_go_on_when_nothing_of_it_is_left(

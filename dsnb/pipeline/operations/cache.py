@@ -254,7 +254,10 @@ class CacheStage(Stage):
         # A recording depends neither on the iteration nor on the position in a larger tree, so that all its readers
         # agree.
         self._context = BuildContext(
-            entropy=context.entropy, low_latency=context.low_latency, shared_order=context.shared_order
+            entropy=context.entropy,
+            low_latency=context.low_latency,
+            shared_order=context.shared_order,
+            cpus=context.cpus,
         )
         self._pipeline: FrameSource | None = None
         self._reported_files = 0

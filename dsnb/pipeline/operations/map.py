@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from msgspec.structs import replace
 
-from dsnb.elements.allocation import Allocator
 from dsnb.pipeline.engine.autotune import SerialTrial, TrialPauses
 from dsnb.pipeline.engine.calls import ResultsStage, UserFunction
 from dsnb.pipeline.engine.function_location import function_name
@@ -16,7 +16,6 @@ from dsnb.pipeline.engine.parallel import ParallelCalls
 from dsnb.pipeline.engine.stage import AlignedStage, Run, Stage
 from dsnb.pipeline.operation import BuildContext, Operation
 from dsnb.pipeline.validate import AUTOTUNE
-from dsnb.processes import usable_cpus
 from dsnb.wire.messages import StageReport
 
 
@@ -56,7 +55,7 @@ class Map(Operation, frozen=True, kw_only=True):
             function = UserFunction(self.function, self.name, keep_results=True, allocate=context.allocate)
             return MapStage(self.name, source, function, low_latency=context.low_latency)
         ordered = context.deterministic if self.deterministic is None else self.deterministic
-        return ParallelMapStage(self, source, ordered=ordered, allocate=context.allocate)
+        return ParallelMapStage(self, source, context, ordered=ordered)
 
 
 class MapStage(ResultsStage, AlignedStage):
@@ -77,12 +76,13 @@ class ParallelMapStage(AlignedStage):
     one_to_one = False  # threads may change the order
     buffers = True
 
-    def __init__(self, operation: Map, source: Stage, *, ordered: bool, allocate: Allocator | None) -> None:
+    def __init__(self, operation: Map, source: Stage, context: BuildContext, *, ordered: bool) -> None:
         super().__init__(operation.name, source)
-        self._function = UserFunction(operation.function, operation.name, keep_results=True, allocate=allocate)
+        self._function = UserFunction(operation.function, operation.name, keep_results=True, allocate=context.allocate)
         self._ordered = ordered
+        self._cpus = context.cpus
         self._serial = MapStage(operation.name, source, self._function)
-        self._trial = SerialTrial()
+        self._trial = SerialTrial(self._cpus())
         # None until the trial is conclusive.
         self._threads = None if operation.calls == AUTOTUNE else operation.calls
         self._decided = self._threads is not None
@@ -102,7 +102,7 @@ class ParallelMapStage(AlignedStage):
             self._pool = ParallelCalls(self.inputs[0], self._function, threads, ordered=self._ordered)
         if self._pool is None:
             return self._call_serially(want)
-        run = self._pool.take(want, usable_cpus() + 1 if self._threads is None else 0)
+        run = self._pool.take(want, ceil(self._cpus()) + 1 if self._threads is None else 0)
         # All results of the stopped pool are delivered; continue with serial calls or a new pool.
         if self._stopping_pool and not len(run):
             self._close_pool(self._pool)
@@ -121,10 +121,11 @@ class ParallelMapStage(AlignedStage):
 
     def _choose_threads(self, pool: ParallelCalls) -> None:
         """Choose the number of threads from the measurements of the first thread, or of the threads added since."""
-        self._trial = SerialTrial(calls=pool.elements, wall_ns=pool.work_ns, cpu_ns=pool.cpu_ns)
+        measured = pool.elements, pool.work_ns, pool.cpu_ns
+        self._trial = SerialTrial(self._cpus(), *measured)
         if not self._trial.is_conclusive or self._stopping_pool:
             return
-        self._threads = max(pool.threads, self._trial.threads())
+        self._threads = max(pool.threads, self._trial.threads)
         if pool.threads > 1:  # the added threads were needed, and their times are not comparable with a serial trial
             self._decided = True
             pool.grow(self._threads)
@@ -143,9 +144,10 @@ class ParallelMapStage(AlignedStage):
             self._trial.calls += len(run)
             self._trial.wall_ns += elapsed
             self._trial.cpu_ns += thread_time_ns() - cpu
-            self._threads = self._trial.threads() if self._trial.is_conclusive else None
+            self._threads = self._trial.threads if self._trial.is_conclusive else None
         elif self._pauses.over(wall):
-            self._threads, self._decided, self._trial, self._pauses.next_ns = None, False, SerialTrial(), None
+            self._threads, self._decided, self._pauses.next_ns = None, False, None
+            self._trial = SerialTrial(self._cpus())
         return run
 
     def _decide(self, pool: ParallelCalls) -> None:
@@ -167,13 +169,13 @@ class ParallelMapStage(AlignedStage):
         self._stopping_pool = False
 
     def continue_counters(self, previous: Stage) -> None:
-        """Continue the counters of the previous iteration, and keep its choice of threads."""
+        """Continue the counters of the previous iteration, and keep its choice of threads for the same processors."""
         super().continue_counters(previous)
         assert isinstance(previous, ParallelMapStage)
         report = previous.report(0)
         self._busy_ns += report.busy_ns
         self.wait_ns = report.wait_ns
-        if self._threads is None:
+        if self._threads is None and previous._trial.cpus == self._trial.cpus:  # noqa: SLF001 - of the same class
             self._threads, self._trial = previous._threads, previous._trial  # noqa: SLF001 - of the same class
             self._decided, self._pauses = previous._decided, previous._pauses  # noqa: SLF001
 

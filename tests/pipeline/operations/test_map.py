@@ -104,7 +104,8 @@ def test_threads_that_gain_nothing_are_given_up_with_autotune(monkeypatch: pytes
         is_conclusive = True
         call_ns = 100_000.0
 
-        def threads(self, cpus: int | None = None) -> int:
+        @property
+        def threads(self) -> int:
             return 2
 
     monkeypatch.setattr("dsnb.pipeline.operations.map.SerialTrial", Misjudging)
