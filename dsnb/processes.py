@@ -46,7 +46,13 @@ def usable_cpus() -> int:
         here = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         here = os.cpu_count() or 1
-    return max(1, min(here, ceil(_quota() or here)))
+    return min(here, host_cpus())
+
+
+def host_cpus() -> int:
+    """How many processors the processes with this `host_id` share: those of the machine, or of the container."""
+    there = os.cpu_count() or 1
+    return max(1, min(there, ceil(_quota() or there)))
 
 
 def _quota() -> float:

@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 
-from dsnb.processes import idle_ns, start_time, usable_cpus
+import pytest
+
+from dsnb.processes import host_cpus, idle_ns, start_time, usable_cpus
 from tests.support.waiting import wait_for
 
 
@@ -41,3 +43,9 @@ def test_a_process_has_the_processors_that_it_may_run_on_and_they_are_idle_at_ti
         assert len(may) == 1 or idle_ns() < all_of_them
     finally:
         os.sched_setaffinity(0, may)
+
+
+def test_the_quota_of_a_container_limits_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usable_cpus() <= host_cpus() <= (os.cpu_count() or 1)
+    monkeypatch.setattr("dsnb.processes._quota", lambda: 0.5)
+    assert (host_cpus(), usable_cpus()) == (1, 1)

@@ -288,11 +288,12 @@ class Dispatcher:
         self.statistics.retain_only(state.jobs.keys(), state.clients.keys())
 
     def notify_workers_of_host(self, host_id: str) -> None:
-        """Tell the workers of a host how many they are, because they share its processors."""
+        """Tell the workers of a host how many processors all of them may use: maybe more than the host has."""
         if host_id:
-            workers = [uid for uid, report in self.statistics.workers.items() if report.host_id == host_id]
-            for uid in workers:
-                self._send_order(uid, WorkerOrder(workers_on_host=len(workers)))
+            reports = [report for report in self.statistics.workers.values() if report.host_id == host_id]
+            order = WorkerOrder(cpus_of_host_workers=sum(report.cpus for report in reports))
+            for report in reports:
+                self._send_order(report.uid, order)
 
     def worker_died(self, uid: str, exit_reason: str) -> None:
         """Count a worker as lost, because the process that owns it has seen it die."""

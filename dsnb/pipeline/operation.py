@@ -75,7 +75,7 @@ class BuildContext(msgspec.Struct, frozen=True, kw_only=True):
         copied_later: Whether elements are copied before user code sees them. Then a source or a recording may return
             views of its memory; otherwise it returns copies.
         receipts: Whether readers of a service keep a digest of what they consumed.
-        cpus: Returns how many processors this pipeline may keep busy: a part of those of a host with several workers.
+        cpus: Returns how many processors this pipeline may keep busy; it need not be a whole number.
     """
 
     entropy: int

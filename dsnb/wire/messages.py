@@ -525,7 +525,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     drain: bool = False
     releases: tuple[ClientRelease, ...] = ()
     closed: tuple[ClosedIteration, ...] = ()
-    workers_on_host: int = 0
+    cpus_of_host_workers: int = 0
 
 
 class DroppedTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from dsnb.arguments import checked, instance, number
 from dsnb.cache.opened_files import MOST_ON_WORKER, OpenedFiles
 from dsnb.errors import DsnbError, FailedPreconditionError, NotFoundError, UnavailableError
 from dsnb.pipeline.graph import PYTHON
-from dsnb.processes import host_id, idle_ns, usable_cpus
+from dsnb.processes import host_cpus, host_id, idle_ns, usable_cpus
 from dsnb.system_limits import nearly_out_of_files, open_files_text
 from dsnb.transfer import local
 from dsnb.transfer.admission import Admission
@@ -109,8 +109,8 @@ class WorkerServer:
         """Warnings for the events of the service, sent with the next report."""
         self._released = 0
         """The number of the last `ClientRelease` order that was carried out."""
-        self._workers_on_host = 1
-        """How many workers of the service use the same processors, this one included."""
+        self._cpus_of_host_workers = 1
+        """How many processors the service's workers on this host may use, summed over them."""
         self._latency_probe = LatencyProbe()
         self._fair_shares = FairShares()
         self._definition_cache = DefinitionCache()
@@ -337,7 +337,7 @@ class WorkerServer:
         with self._lock:
             return {
                 "tasks": {task_id: task.debug_state() for task_id, task in self._tasks.items()},
-                "workers_on_host": self._workers_on_host,
+                "cpus_of_host_workers": self._cpus_of_host_workers,
                 "remote_readers": self._transfer_servers.admission.active,
                 "shared_memory": self._transfer_servers.shared_memory.debug_state(),
                 "tcp": self._transfer_servers.tcp.debug_state(),
@@ -428,7 +428,7 @@ class WorkerServer:
     def _handle_order(self, order: WorkerOrder) -> None:
         if order.welcome:
             self._on_welcome(order)
-        self._workers_on_host = order.workers_on_host or self._workers_on_host
+        self._cpus_of_host_workers = order.cpus_of_host_workers or self._cpus_of_host_workers
         for start in () if self.stopped else order.start:
             started = self._start_task(start)
             if started.order.incarnation != start.incarnation:
@@ -542,8 +542,8 @@ class WorkerServer:
             return task
 
     def _cpu_share(self) -> float:
-        """How many processors a pipeline may keep busy: the workers of one host divide its processors among them."""
-        return usable_cpus() / self._workers_on_host
+        """How many processors a pipeline may keep busy: the workers of a host divide those that they compete for."""
+        return usable_cpus() * min(1.0, host_cpus() / self._cpus_of_host_workers)
 
     def _add_notice(self, text: str) -> None:
         with self._lock:

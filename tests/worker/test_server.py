@@ -27,7 +27,6 @@ from dsnb.errors import (
     UnavailableError,
 )
 from dsnb.pipeline.engine.autotune import SerialTrial
-from dsnb.processes import usable_cpus
 from dsnb.transfer import local
 from dsnb.wire.channel import open_channel
 from dsnb.wire.messages import DroppedTask, TaskOrder, TaskRequest, WorkerOrder, WorkerReport
@@ -92,31 +91,33 @@ def test_a_stopped_worker_is_gone_at_once_and_stays_stopped(cluster: Cluster) ->
         worker.start()
 
 
-def test_the_workers_of_a_host_divide_its_processors_among_them(
+def test_workers_divide_the_processors_of_their_host_if_they_compete_for_them(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Recording(SerialTrial):
         def __post_init__(self) -> None:
             shares.append(self.cpus)
 
-    def read(workers: int) -> list[float]:
+    def read(demand: int) -> list[float]:
         for worker in cluster.workers:
-            wait_for(partial(told, worker, workers), what="the worker to hear how many they are")
+            wait_for(partial(knows, worker, demand), what="the worker to hear of the others")
         shares.clear()
         dataset = dsnb.Dataset.range(8).map(abs, dsnb.AUTOTUNE)
         assert numbers(dataset.apply(dsnb.distribute("parallel_epochs", cluster.service)))
         return list(shares)
 
-    def told(worker: dsnb.WorkerServer, workers: int) -> bool:
-        return bool(worker.debug_state()["workers_on_host"] == workers)
+    def knows(worker: dsnb.WorkerServer, demand: int) -> bool:
+        return bool(worker.debug_state()["cpus_of_host_workers"] == demand)
 
     shares: list[float] = []
     monkeypatch.setattr("dsnb.pipeline.operations.map.SerialTrial", Recording)
+    monkeypatch.setattr("dsnb.worker.server.usable_cpus", lambda: 3)
+    monkeypatch.setattr("dsnb.worker.server.host_cpus", lambda: 4)
     cluster.add_worker()
     cluster.add_worker()
-    assert read(workers=2) == 2 * [usable_cpus() / 2]
+    assert read(demand=6) == [2.0, 2.0]
     cluster.workers.pop().stop()
-    assert read(workers=1) == [usable_cpus()]
+    assert read(demand=3) == [3.0]
 
 
 def test_who_stops_it_second_and_who_waits_for_it_go_on_when_nothing_of_it_is_left(

@@ -945,7 +945,7 @@ class Leftovers(_message.Message):
     def __init__(self, consumers: _Optional[_Iterable[int]] = ..., elements: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkerOrder(_message.Message):
-    __slots__ = ("name", "start", "report_seq", "welcome", "evict_trainers", "instance", "drain", "releases", "closed", "drop", "workers_on_host")
+    __slots__ = ("name", "start", "report_seq", "welcome", "evict_trainers", "instance", "drain", "releases", "closed", "drop", "cpus_of_host_workers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     REPORT_SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -956,7 +956,7 @@ class WorkerOrder(_message.Message):
     RELEASES_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
-    WORKERS_ON_HOST_FIELD_NUMBER: _ClassVar[int]
+    CPUS_OF_HOST_WORKERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: _containers.RepeatedCompositeFieldContainer[TaskOrder]
     report_seq: int
@@ -967,8 +967,8 @@ class WorkerOrder(_message.Message):
     releases: _containers.RepeatedCompositeFieldContainer[ClientRelease]
     closed: _containers.RepeatedCompositeFieldContainer[ClosedIteration]
     drop: _containers.RepeatedCompositeFieldContainer[DroppedTask]
-    workers_on_host: int
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., report_seq: _Optional[int] = ..., welcome: bool = ..., evict_trainers: _Optional[_Iterable[_Union[TrainerEviction, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[ClosedIteration, _Mapping]]] = ..., drop: _Optional[_Iterable[_Union[DroppedTask, _Mapping]]] = ..., workers_on_host: _Optional[int] = ...) -> None: ...
+    cpus_of_host_workers: int
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Iterable[_Union[TaskOrder, _Mapping]]] = ..., report_seq: _Optional[int] = ..., welcome: bool = ..., evict_trainers: _Optional[_Iterable[_Union[TrainerEviction, _Mapping]]] = ..., instance: _Optional[str] = ..., drain: bool = ..., releases: _Optional[_Iterable[_Union[ClientRelease, _Mapping]]] = ..., closed: _Optional[_Iterable[_Union[ClosedIteration, _Mapping]]] = ..., drop: _Optional[_Iterable[_Union[DroppedTask, _Mapping]]] = ..., cpus_of_host_workers: _Optional[int] = ...) -> None: ...
 
 class DroppedTask(_message.Message):
     __slots__ = ("task_id", "incarnation")
