@@ -1,4 +1,4 @@
-"""Allocates elements directly in the memory that they are transferred in, which saves a copy.
+"""Allocates memory for elements: where they are transferred, which saves a copy, or where the system copies fast.
 
 A worker that serves readers of its own host writes each frame into shared memory. An operation that copies its elements
 anyway, such as `batch`, allocates from that memory first, so that the result is where its frame needs it.
@@ -7,7 +7,7 @@ anyway, such as `batch`, allocates from that memory first, so that the result is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -43,6 +43,27 @@ def allocate_leaves(allocate: Allocator | None, sizes: Sequence[int]) -> list[Ar
     if block is None:
         return [None] * len(sizes)
     return [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+ALIGNMENT: Final = 64
+"""Large arrays of NumPy often begin 16 bytes into a page. If what is copied there begins at a page, as files do, some
+processors take it that each read depends on the write before it: 4.8 MB take an AMD EPYC 2.4 ms instead of 0.4."""
+
+
+def aligned_part(memory: Array, nbytes: int) -> Array:
+    """`nbytes` bytes of a uint8 array of at least `ALIGNMENT` more, from the first multiple of `ALIGNMENT` on."""
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + nbytes]
+
+
+def empty_aligned(nbytes: int) -> Array:
+    """A new uint8 array that begins at a multiple of `ALIGNMENT`; its content is arbitrary.
+
+    Example:
+        >>> empty_aligned(100).ctypes.data % ALIGNMENT
+        0
+    """
+    return aligned_part(np.empty(nbytes + ALIGNMENT, np.uint8), nbytes)
 
 
 def copy_into(allocate: Allocator, array: Array) -> Array:

@@ -16,6 +16,7 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from dsnb.elements.allocation import empty_aligned
 from dsnb.elements.columns import Layout, bytes_of, column_from, lay_out
 from dsnb.elements.frame import Frame
 from dsnb.elements.structure import Structure
@@ -69,7 +70,7 @@ class SpillFile:
 
     def read(self, offset: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Read a frame's body into a new, read-only array."""
-        body = np.empty(nbytes, np.uint8)
+        body = empty_aligned(nbytes)
         view, at = body.data, 0
         while at < nbytes:
             at += os.preadv(self._file.fileno(), [view[at:]], offset + at)

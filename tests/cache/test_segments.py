@@ -20,6 +20,7 @@ from dsnb.cache.recordings.segments import (
     remove_segments,
     segment_names,
 )
+from dsnb.elements.allocation import ALIGNMENT
 from dsnb.errors import DataLossError
 from dsnb.storage.failpoints import When, failpoint_hook
 
@@ -84,6 +85,14 @@ def test_who_writes_to_an_element_by_force_changes_nothing_on_the_disk(tmp_path:
     ctypes.memset(address, 1, 8)
     assert int(forced[0]) != 7
     assert (tmp_path / place.name).read_bytes() == before
+    reader.close()
+
+
+def test_frames_are_read_to_where_the_system_copies_fast(tmp_path: Path) -> None:
+    writer, reader = SegmentWriter(str(tmp_path), True), SegmentReader(str(tmp_path))
+    kept = [rows(reader.read_frame(place), 0, 1)[0] for place in writer.write(frames(*range(8)))]
+    assert {element.ctypes.data % ALIGNMENT for element in kept} == {0}
+    writer.close()
     reader.close()
 
 

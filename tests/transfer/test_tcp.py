@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dsnb.code.failures import failure_of
+from dsnb.elements.allocation import ALIGNMENT
 from dsnb.elements.frame import Frame
 from dsnb.errors import (
     DataLossError,
@@ -206,6 +207,7 @@ def test_memory_that_nobody_looks_at_is_received_into_again_and_other_memory_is_
     del view
     assert recycler.array(100_000).ctypes.data == address
     assert len(recycler.array(99_999)) == 99_999
+    assert recycler.array(99_999).ctypes.data % ALIGNMENT == 0
 
 
 def test_elements_that_are_kept_stay_what_they_are() -> None:

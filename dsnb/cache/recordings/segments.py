@@ -27,6 +27,7 @@ from dsnb.cache.recordings.backends import StoreFailed
 from dsnb.cache.recordings.frames import decode_frame, digest_of, encode_frame
 from dsnb.cache.recordings.recording import FrameRef
 from dsnb.cache.recordings.removal import SEGMENT_NAME
+from dsnb.elements.allocation import ALIGNMENT, aligned_part
 from dsnb.elements.frame import Frame
 from dsnb.errors import DataLossError
 from dsnb.storage import files
@@ -136,11 +137,11 @@ class _BufferPool:
 
     def get(self, nbytes: int) -> np.ndarray[Any, Any]:
         """An array of `nbytes` bytes."""
-        memory = self._reusable_buffer(nbytes)
+        memory = self._reusable_buffer(nbytes + ALIGNMENT)
         if memory is None:
-            memory = np.empty(nbytes, np.uint8)
+            memory = np.empty(nbytes + ALIGNMENT, np.uint8)
         self._buffers.append(memory)
-        return memory[:nbytes]
+        return aligned_part(memory, nbytes)
 
     def _reusable_buffer(self, nbytes: int) -> np.ndarray[Any, Any] | None:
         try:

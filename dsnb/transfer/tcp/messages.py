@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from dsnb.elements.allocation import ALIGNMENT, aligned_part
 from dsnb.elements.columns import bytes_of
 from dsnb.transfer.frame_codec import EncodedMessage, damaged_message_error
 from dsnb.transfer.protocol import Transfer
@@ -114,22 +115,23 @@ class ArrayRecycler:
         self._arrays: deque[ByteArray] = deque(maxlen=_RECYCLED_ARRAYS)
 
     def array(self, nbytes: int) -> ByteArray:
-        """A writable array of `nbytes` bytes, at a multiple of 16, that nobody else uses.
+        """A writable array of `nbytes` bytes, at a multiple of `ALIGNMENT`, that nobody else uses.
 
         Raises:
             DataLossError: there is not so much memory.
         """
+        room = nbytes + ALIGNMENT
         for number in range(len(self._arrays)):
             # Views refer to their array, through others or not. The deque and the call refer to it too.
-            if len(self._arrays[number]) == nbytes and sys.getrefcount(self._arrays[number]) == _UNUSED_REFERENCES:
-                return self._arrays[number]
+            if len(self._arrays[number]) == room and sys.getrefcount(self._arrays[number]) == _UNUSED_REFERENCES:
+                return aligned_part(self._arrays[number], nbytes)
         try:
-            made = np.empty(nbytes, np.uint8)  # the system gives it memory when it is written
+            made = np.empty(room, np.uint8)  # the system gives it memory when it is written
         except MemoryError:
             raise damaged_message_error(f"it announces {nbytes:,} bytes, more than fit into memory") from None
         if nbytes <= _MOST_RECYCLED_BYTES:
             self._arrays.append(made)
-        return made
+        return aligned_part(made, nbytes)
 
 
 class MessageReader:
