@@ -100,7 +100,7 @@ def test_workers_divide_the_processors_of_their_host_if_they_compete_for_them(
 
     def read(demand: int) -> list[float]:
         for worker in cluster.workers:
-            wait_for(partial(knows, worker, demand), what="the worker to hear of the others")
+            wait_for(partial(knows, worker, demand), what="the order with the processors of all workers")
         shares.clear()
         dataset = dsnb.Dataset.range(8).map(abs, dsnb.AUTOTUNE)
         assert numbers(dataset.apply(dsnb.distribute("parallel_epochs", cluster.service)))
