@@ -46,7 +46,7 @@ def allocate_leaves(allocate: Allocator | None, sizes: Sequence[int]) -> list[Ar
 
 
 ALIGNMENT: Final = 64
-"""Large arrays of NumPy often begin 16 bytes into a page. The system is slow to copy what begins at a page, as files do,
+"""Large arrays of NumPy often begin 16 bytes into a page. It is slow to copy what begins at a page, as files do,
 to such an address: an AMD EPYC takes 2.4 ms for 4.8 MB instead of 0.4. 4K aliasing is the likely cause."""
 
 
