@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.requires import require_module
 
-pytestmark = pytest.mark.filterwarnings("default:pythonjsonlogger:DeprecationWarning")  # an import of repo2docker
+pytestmark = pytest.mark.filterwarnings("ignore:pythonjsonlogger:DeprecationWarning")  # an import of repo2docker
 
 ROOT = Path(__file__).resolve().parents[2]
 
