@@ -1,4 +1,4 @@
-"""What the dispatcher takes while 64 trainers read from 16 workers: processor time for each element, and while they rest.
+"""What the dispatcher takes while 64 trainers read from 16 workers, for each element, and while they rest.
 
 Workers and trainers run in four processes each, and every trainer reads from every worker over TCP, as if they were on
 hosts of their own: 1,024 streams. All trainers share one pass through `CrossTrainerCache`. The dispatcher handles no
