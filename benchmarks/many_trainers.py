@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.estimates import estimate
 from benchmarks.metrics import WORKERS, cpu_of
 from benchmarks.sections import machine, table, write_section
-from benchmarks.servers import command
+from benchmarks.servers import command, first_line
 
 PROCESSES = 4
 WINDOWS = 5
@@ -84,14 +84,14 @@ def children(code: str, words: Sequence[Sequence[str]]) -> Iterator[list[subproc
 def ask(processes: Sequence[subprocess.Popen[str]], line: str) -> tuple[int, int]:
     """The least number of elements that a trainer has had, and the number of all of them."""
     for child in processes:
-        assert child.stdin is not None
-        child.stdin.write(f"{line}\n")
-        child.stdin.flush()
-    answers = []
-    for child in processes:
-        assert child.stdout is not None
-        answers.append([int(word) for word in child.stdout.readline().split()])
-    return min(least for least, _ in answers), sum(total for _, total in answers)
+        if child.stdin is not None:
+            child.stdin.write(f"{line}\n")
+            child.stdin.flush()
+    answers = [first_line(child) for child in processes]
+    if not all(answers):
+        raise RuntimeError("a process of trainers has ended; its errors are above")
+    least, total = zip(*(map(int, answer.split()) for answer in answers), strict=True)
+    return min(least), sum(total)
 
 
 def wait_until_reading(trainers: Sequence[subprocess.Popen[str]]) -> None:
@@ -117,16 +117,14 @@ def measure(workers: int, trainers: int, seconds: float) -> list[list[str]]:
         token = Path(folder, "token")
         os.environ["DSNB_RUNTIME_DIR"] = folder
         with command("dispatcher", "--token-file", str(token), "--json") as dispatcher:
-            assert dispatcher.stdout is not None
-            target = str(json.loads(dispatcher.stdout.readline())["target"])
+            target = str(json.loads(first_line(dispatcher))["target"])
             os.environ["DSNB_TOKEN"] = token.read_text(encoding="utf-8").strip()
             of_workers = [[target, str(workers // PROCESSES)]] * PROCESSES
             each = trainers // PROCESSES
             of_trainers = [[target, str(number * each), str(each)] for number in range(PROCESSES)]
             with children(WORKERS, of_workers) as started:
                 for child in started:
-                    assert child.stdout is not None
-                    child.stdout.readline()
+                    first_line(child)
                 with children(TRAINERS, of_trainers) as reading:
                     wait_until_reading(reading)
                     busy = [window(dispatcher.pid, reading, seconds) for _ in range(WINDOWS)]
@@ -152,11 +150,13 @@ def shown(values: Sequence[float], form: str) -> str:
 def main() -> None:
     """Measure, print, and write the table into the documentation if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainers", type=int, default=64, help="trainers that read at once (default: 64)")
-    parser.add_argument("--workers", type=int, default=16, help="workers that each of them reads from (default: 16)")
+    parser.add_argument("--trainers", type=int, default=64, help="a multiple of 4 (default: 64)")
+    parser.add_argument("--workers", type=int, default=16, help="a multiple of 4 (default: 16)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each of five measurements (default: 5)")
     parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
     options = parser.parse_args()
+    if options.trainers < PROCESSES or options.workers < PROCESSES or (options.trainers | options.workers) % PROCESSES:
+        parser.error(f"trainers and workers run in {PROCESSES} processes each: pass multiples of {PROCESSES}")
     rows = measure(options.workers, options.trainers, options.seconds)
     text = f"{machine()}; {options.trainers} trainers, {options.workers} workers.\n\n{table(['figure', ''], rows)}"
     print(text)
