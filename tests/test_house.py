@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
 from collections.abc import Iterator
@@ -18,8 +19,13 @@ def sources(*folders: str) -> list[Path]:
     return sorted(path for path in found if not path.stem.endswith("_pb2"))
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -78,7 +84,7 @@ def test_each_module_that_calls_itself_pure_is_under_the_contract() -> None:
     unchecked = [
         name(path)
         for path in sources("dsnb")
-        if claims.search(ast.get_docstring(ast.parse(path.read_text())) or "")
+        if claims.search(ast.get_docstring(tree(path)) or "")
         and not any(name(path).removesuffix(".py") == one or name(path).startswith(f"{one}/") for one in named)
     ]
     assert unchecked == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -47,6 +47,9 @@ elements occupy slabs, and the fewer slabs are in use, the more of them stay in 
 ATTEMPTS = 30
 """Connection attempts to a worker that the dispatcher lists and that this reader never reached: about half a minute.
 Then the dispatcher says whether the worker runs; if it is dead, another one gets its tasks."""
+
+_LEAVE_S = 2.0
+"""Seconds that workers may take to end reads that this reader has left; then it breaks the connections."""
 
 _PING_TIMEOUT_S = 2.0
 _CREDIT = Failpoint("credit send", error=None)
@@ -297,15 +300,14 @@ class TaskTable:
         self._finished = finished
         named = {task.task_id: task for task in tasks if self._may_read(task)}
         self._left_out = (self._left_out | {task.task_id for task in tasks}) - named.keys()
-        for task_id in [task_id for task_id in self._task_reads if task_id not in named]:
-            self._close(task_id, keep=True)
+        self._close(self._task_reads.keys() - named.keys(), keep=True)
         share = BUFFER_BYTES // max(1, len(named))
         for task_id, info in named.items():
             hold = self._task_reads.get(task_id)
             if hold is None:
                 self._task_reads = {**self._task_reads, task_id: TaskRead(self._inbox, info, share)}
             elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
-                self._disconnect(hold, keep=True)
+                self._disconnect([hold], keep=True)
                 if hold.info.sequence_incarnation != info.sequence_incarnation:
                     # A new sequence: the elements are numbered from 0 again.
                     hold.received_ranges.clear()
@@ -651,25 +653,30 @@ class TaskTable:
         """Close the reads of all tasks; unconsumed elements return to them."""
         with self._inbox.lock:
             self._closed = True
-        for task_id in list(self._task_reads):
-            self._close(task_id, keep=False)
+        self._close(self._task_reads.keys(), keep=False)
 
-    def _close(self, task_id: str, *, keep: bool) -> None:
-        hold = self._task_reads[task_id]
-        self._task_reads = {known: other for known, other in self._task_reads.items() if known != task_id}
-        self._disconnect(hold, keep=keep)
-        if hold.unconsumed:
-            self._dropped_reads.append(hold)
+    def _close(self, task_ids: Collection[str], *, keep: bool) -> None:
+        holds = [self._task_reads[task_id] for task_id in task_ids]
+        self._task_reads = {known: hold for known, hold in self._task_reads.items() if known not in task_ids}
+        self._disconnect(holds, keep=keep)
+        self._dropped_reads += [hold for hold in holds if hold.unconsumed]
 
-    def _disconnect(self, task_read: TaskRead, *, keep: bool) -> None:
-        """Leave a task's worker.
+    def _disconnect(self, task_reads: Iterable[TaskRead], *, keep: bool) -> None:
+        """Leave the workers of tasks: all at once, since each may take a moment, and longer if it is suspended.
 
         Args:
-            task_read: The read of the task.
+            task_reads: The reads of the tasks.
             keep: Whether this reader will return to its user what has arrived. The task has then been taken off the
                 worker, which may not know it yet and may serve other readers that do not know it either: they must not
                 get those elements. If this reader is lost before it consumes them, the task's next worker sends them.
         """
+        left = [reading for hold in task_reads if (reading := self._leave(hold, keep=keep)) is not None]
+        deadline = self._inbox.clock() + _LEAVE_S
+        for reading in left:
+            reading.wait_until_left(max(0.0, deadline - self._inbox.clock()))
+
+    def _leave(self, task_read: TaskRead, *, keep: bool) -> ReadHandle | None:
+        """Ask a task's worker to end the read; returns what to wait for, if there is a connection."""
         with self._inbox.lock:
             sink = self._sinks.pop(task_read.info.task_id, None)
             if sink is not None:
@@ -678,6 +685,7 @@ class TaskTable:
         reading, task_read.connection, task_read.consumed_cell = task_read.connection, None, None
         if reading is not None:
             reading.leave(task_read.account.received if keep else task_read.account.consumed)
+        return reading
 
 
 def _unreachable(task_read: TaskRead, error: Exception) -> UnavailableError:

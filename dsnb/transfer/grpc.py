@@ -18,7 +18,7 @@ import grpc
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.transfer.admission import Admission
 from dsnb.transfer.frame_codec import FrameSliceDecoder, join_messages, split_messages
-from dsnb.transfer.protocol import FrameSlice, LinkStats, ReadHandle, Sink, TaskServer, Transfer
+from dsnb.transfer.protocol import BREAK_S, FrameSlice, LinkStats, ReadHandle, Sink, TaskServer, Transfer
 from dsnb.transfer.stream import StreamSink, compression_policy, deliver_notice, handle_requests, slice_encoder
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.grpc_errors import as_read_error
@@ -117,12 +117,14 @@ class _GrpcReadHandle(ReadHandle):
         self._left.set()
         self._requests.put(ReadRequest(leave=True, consumed=consumed))
         self._requests.put(None)
+
+    def wait_until_left(self, timeout: float) -> None:
         if threading.current_thread() is self._thread:
             return
-        self._thread.join(2.0)  # the worker ends the call after it has handled the leave message
+        self._thread.join(timeout)  # the worker ends the call after it has handled the leave message
         if self._thread.is_alive():
             self._call.cancel()
-            self._thread.join(0.5)
+            self._thread.join(BREAK_S)
 
     def _run(self) -> None:
         error: Exception = UnavailableError(f"{self._channel.address} ended the read")

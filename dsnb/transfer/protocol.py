@@ -25,6 +25,8 @@ from dsnb.wire.messages import ReadRequest
 from dsnb.wire.poller import Poller
 from dsnb.wire.unit_mark import UnitMark
 
+BREAK_S: Final = 0.5
+"""Seconds that a receiving thread may take to end once its connection was broken."""
 FIRST_GRANT: Final = 16
 """If several clients share a task's elements, each may hold at most this many more than it has consumed.
 
@@ -207,11 +209,22 @@ class ReadHandle(Protocol):
         """Revoke unused credit; the worker answers with `Sink.recalled`."""
 
     def leave(self, consumed: int) -> None:
-        """End the read; the elements that were sent beyond `consumed` return to the task. Further calls do nothing.
+        """Ask the worker to end the read; the elements that were sent beyond `consumed` return to the task.
+
+        Does not wait for the worker. Further calls do nothing.
 
         Args:
             consumed: Elements that were returned to the user, or that the client keeps for its user because the task
                 was taken off this worker.
+        """
+
+    def wait_until_left(self, timeout: float) -> None:
+        """After `leave`: wait until the worker has ended the read, or break the connection.
+
+        Does nothing on the thread that receives, or if no connection was made.
+
+        Args:
+            timeout: Seconds that the worker may take.
         """
 
 

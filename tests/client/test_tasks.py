@@ -53,6 +53,8 @@ class Worker:
         """What happens while a request is on its way."""
         self.on_credit: Callable[[], None] = lambda: None
         """What happens while a reader grants credit."""
+        self.on_wait: Callable[[float], object] = lambda _seconds: None
+        """What happens while a reader that has left waits, for so many seconds at most, and nothing is heard."""
         local.offer(uid, self)
 
     def open(self, request: ReadRequest, sink: Sink, link_stats: LinkStats | None = None) -> ReadHandle:
@@ -96,6 +98,10 @@ class HangingReading:
     def leave(self, consumed: int) -> None:
         if not self._worker.hangs:
             self._reading.leave(consumed)
+
+    def wait_until_left(self, timeout: float) -> None:
+        if self._worker.hangs:
+            self._worker.on_wait(timeout)
 
 
 class Client:
@@ -180,6 +186,24 @@ def test_a_task_that_comes_later_is_read_and_one_that_is_gone_is_left(workers: l
     assert sorted(client.read(100)) == [*range(50), *range(100, 150)]
     assert len(client.tasks) == 1
     assert workers[0].task.report().readers == 0
+
+
+def test_leaving_three_workers_that_hang_takes_no_longer_than_leaving_one(
+    workers: list[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, now = Client(), 0.0
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    client.tasks.set_tasks(tuple(worker.info() for worker in workers))
+    client.turn()
+    for worker in workers:
+        worker.hangs, worker.on_wait = True, wait
+    monkeypatch.setattr(client.inbox, "clock", lambda: now)
+    client.tasks.close()
+    assert now == 2.0
 
 
 def test_tasks_may_come_and_go_while_credit_is_granted_to_the_others(workers: list[Worker]) -> None:

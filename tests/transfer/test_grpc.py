@@ -122,6 +122,7 @@ def reading(target: str, **settings: Any) -> Iterator[Reader]:
         yield reader
     finally:
         reader.reading.leave(0)
+        reader.reading.wait_until_left(2.0)
 
 
 @pytest.fixture
@@ -198,6 +199,7 @@ def test_leaving_is_told_with_what_was_consumed_and_is_prompt(server: GrpcServer
         worker.sink()
         began = time.monotonic()
         reader.reading.leave(17)
+        reader.reading.wait_until_left(2.0)
         assert time.monotonic() - began < 2.0  # the least that one without an answer takes
         reader.reading.leave(99)
         wait_for(lambda: worker.said, what="the leaving")
@@ -214,6 +216,7 @@ def test_readers_beyond_the_limit_are_refused_and_a_place_that_is_left_is_free(w
         assert "serves 2 readers" in error.what
         assert "max_readers" in error.hint
         first.reading.leave(0)
+        first.reading.wait_until_left(2.0)
 
         def served_again() -> bool:
             with reading(address(server)) as fourth:
@@ -259,6 +262,7 @@ def test_a_worker_that_stops_is_unavailable_to_its_readers(worker: Worker) -> No
     assert isinstance(came, UnavailableError)
     assert len(reader.errors) == 1
     reader.reading.leave(0)
+    reader.reading.wait_until_left(2.0)
 
 
 def test_where_nobody_listens_a_reading_fails_as_unavailable(worker: Worker) -> None:
@@ -293,6 +297,7 @@ def test_a_reader_whose_connection_breaks_has_not_left(worker: Worker, monkeypat
         wait_for(lambda: not _readers(), what="the worker's threads to let go")
     assert worker.said == []
     reader.reading.leave(0)
+    reader.reading.wait_until_left(2.0)
 
 
 def _readers() -> list[threading.Thread]:

@@ -105,6 +105,7 @@ def reading(there: Door, **settings: Any) -> Iterator[TcpReader]:
         yield reader
     finally:
         reader.reading.leave(0)
+        reader.reading.wait_until_left(2.0)
 
 
 @contextmanager
@@ -287,6 +288,7 @@ def test_credit_recalls_and_leaving_arrive_in_order_and_promptly() -> None:
         wait_for(lambda: len(there.worker.said) == 3, what="all three")
         began = time.monotonic()
         reader.reading.leave(17)
+        reader.reading.wait_until_left(2.0)
         assert time.monotonic() - began < 2.0  # the least that one without an answer takes
         reader.reading.leave(99)
     assert there.worker.said == [("credit", 5, 1, 100), ("recall",), ("credit", 9, 4, 200), ("leave", 17)]
@@ -310,6 +312,7 @@ def test_readers_beyond_the_limit_are_refused_and_a_place_that_is_left_is_free()
         with reading(there) as second:
             assert isinstance(second.error(), ResourceExhaustedError)
         first.reading.leave(0)
+        first.reading.wait_until_left(2.0)
 
         def served_again() -> bool:
             with reading(there) as third:
@@ -381,6 +384,7 @@ def through_proxy(there: Door, damage: Callable[[bytes], bytes] | None = None) -
 @pytest.mark.parametrize("says", ["nothing", "noise", "a proof without the token", "a request", "too much"])
 def test_a_peer_without_a_proof_is_closed_and_gets_nothing(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_PROOF_S", 0.3)
+    monkeypatch.setattr(server, "_FAREWELL_S", 0.3)  # the stranger does not close its end
     with door() as there, stranger(there) as sock:
         said = {
             "nothing": b"",
@@ -481,6 +485,7 @@ def test_a_reader_believes_nobody_who_cannot_prove_to_be_the_worker(
         reader.reading.credit(5, 5, 5)
         error = reader.error()
         reader.reading.leave(0)
+        reader.reading.wait_until_left(2.0)
     assert isinstance(error, TransferRefused)
     assert not reader.heard.is_set()
     assert TOKEN.encode() not in received[0]
@@ -509,6 +514,7 @@ def test_a_damaged_message_ends_the_reading_with_data_loss(damage: str) -> None:
         reader = TcpReader(port, "test-damaged")
         error = reader.error()
         reader.reading.leave(0)
+        reader.reading.wait_until_left(2.0)
     assert isinstance(error, DataLossError)
 
 
@@ -529,6 +535,7 @@ def reading_at(port: int) -> Iterator[TcpReader]:
         yield reader
     finally:
         reader.reading.leave(0)
+        reader.reading.wait_until_left(2.0)
 
 
 def test_a_port_that_does_not_answer_is_given_up_soon_and_avoided_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from dsnb.errors import DsnbError, UnavailableError
 from dsnb.system_limits import describe_os_error
 from dsnb.transfer.frame_codec import decode_slice
-from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink, TransferRefused
+from dsnb.transfer.protocol import BREAK_S, FrameSlice, ReadHandle, Sink, TransferRefused
 from dsnb.transfer.shared_memory.client_connection import ClientConnection
 from dsnb.transfer.shared_memory.memory import ConsumedPage
 from dsnb.transfer.shared_memory.messages import (
@@ -28,8 +28,6 @@ from dsnb.wire.messages import ReadRequest
 from dsnb.wire.security import PROOF_HEADER, Caller, Proof, encode_proof, request_digest
 from dsnb.wire.unit_mark import UnitMark
 
-_LEAVE_S = 2.0
-_BREAK_S = 0.5
 
 
 class SharedMemoryEndpoint:
@@ -120,12 +118,14 @@ class _SharedMemoryReadHandle(ReadHandle):
             return
         self._left.set()
         self._connection.send(pack_message(MessageKind.LEAVE, b=consumed))
+
+    def wait_until_left(self, timeout: float) -> None:
         if threading.current_thread() is self._thread:
             return
-        self._await_end(_LEAVE_S)  # the worker answers BYE when it has handled LEAVE
+        self._await_end(timeout)  # the worker answers BYE when it has handled LEAVE
         if not self._finished:
             self._connection.stop_receiving()
-            self._await_end(_BREAK_S)
+            self._await_end(BREAK_S)
 
     def _await_end(self, seconds: float) -> None:
         if self._thread is not None:

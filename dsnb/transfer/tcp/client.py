@@ -11,7 +11,7 @@ from typing import Final
 from dsnb.errors import DataLossError, DsnbError, UnavailableError
 from dsnb.system_limits import describe_os_error, limit_error, start_thread
 from dsnb.transfer.frame_codec import FrameSliceDecoder, damaged_message_error
-from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink, TransferRefused
+from dsnb.transfer.protocol import BREAK_S, FrameSlice, ReadHandle, Sink, TransferRefused
 from dsnb.transfer.stream import deliver_notice
 from dsnb.transfer.tcp.connection import CONNECT_S, Connection, PlainConnection, connect
 from dsnb.transfer.tcp.messages import (
@@ -33,8 +33,6 @@ from dsnb.wire.security import PROOF_HEADER, Caller, Proof, encode_proof
 
 _ANSWER_S: Final = 10.0
 """How long the TLS handshake and the worker's proof may take together."""
-_LEAVE_S: Final = 2.0
-_BREAK_S: Final = 0.5
 _UNREACHABLE_S: Final = 300.0
 """How long readers avoid a port that did not answer at all: each attempt takes `CONNECT_S`."""
 
@@ -194,6 +192,8 @@ class _TcpReadHandle(ReadHandle):
         self._left = threading.Event()
         self._lock = threading.Lock()  # protects `_connection`: `leave` must not miss one that is being made
         self._connection: Connection | None = None
+        self._known_to_worker = False
+        """Whether there was a connection when this read was left."""
         self._requests = _RequestSender(proof)
         self._first_request = self._requests.first(request)
         self._thread = threading.Thread(target=self._run, name=f"dsnb-read-{request.task_id}", daemon=True)
@@ -213,15 +213,17 @@ class _TcpReadHandle(ReadHandle):
         self._requests.send(ReadRequest(leave=True, consumed=consumed))
         with self._lock:
             self._left.set()
-            connection = self._connection
-        if connection is None or threading.current_thread() is self._thread:
-            return  # without a connection the worker knows nothing of this read, and its thread ends by itself
-        self._thread.join(_LEAVE_S)  # the worker closes the connection when it has handled the request
+            self._known_to_worker = self._connection is not None
+
+    def wait_until_left(self, timeout: float) -> None:
+        if not self._known_to_worker or threading.current_thread() is self._thread:
+            return  # without a connection there is nothing to wait for, and the thread ends by itself
+        self._thread.join(timeout)  # the worker closes the connection when it has handled the request
         if self._thread.is_alive():
             with self._lock:
                 if self._connection is not None:
                     self._connection.shutdown()
-            self._thread.join(_BREAK_S)
+            self._thread.join(BREAK_S)
 
     def _run(self) -> None:
         error: Exception = UnavailableError(f"{self._endpoint.address} ended the read")

@@ -12,7 +12,7 @@ import pytest
 
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.interrupts import INTERRUPTS
-from tests.support.waiting import wait_for
+from tests.support.waiting import standing_still, wait_for
 
 
 @pytest.fixture
@@ -107,16 +107,21 @@ def test_an_interrupt_is_delayed_for_a_short_time_only(seen: list[int]) -> None:
 
 def test_a_function_without_python_code_can_be_interrupted() -> None:
     began = threading.Event()
+    clock = time.pthread_getcpuclockid(threading.get_ident())
 
     def press() -> None:
         began.wait(60.0)
+        # A signal that comes after Python looked for one and before the kernel waits interrupts nothing.
+        wait_for(standing_still(lambda: time.clock_gettime(clock), 0.1), what="the main thread to wait")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     elements = iter(Dataset.range(1).map(lambda x: began.set() or (30.0,)).map(time.sleep))
     thread = threading.Thread(target=press)
     thread.start()
+    started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         next(elements)
+    assert time.monotonic() - started < 30.0, "it was interrupted, and did not just return"
     thread.join()
     elements.close()
 

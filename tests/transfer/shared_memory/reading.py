@@ -100,6 +100,7 @@ class ListeningReader(SharedReader):
 
     def close(self) -> None:
         self.reading.leave(0)
+        self.reading.wait_until_left(2.0)
         self.pieces.clear()
         self.poller.close()
 
@@ -111,6 +112,7 @@ def reading(there: Door, **settings: Any) -> Iterator[SharedReader]:
         yield reader
     finally:
         reader.reading.leave(0)
+        reader.reading.wait_until_left(2.0)
         reader.pieces.clear()
 
 

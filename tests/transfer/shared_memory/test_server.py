@@ -118,8 +118,9 @@ def test_leaving_is_told_with_what_was_consumed_and_is_prompt() -> None:
         there.worker.sink()
         began = time.monotonic()
         reader.reading.leave(17)
+        reader.reading.wait_until_left(2.0)
         assert time.monotonic() - began < 2.0  # the least that one without an answer takes
-        assert there.worker.said == [("leave", 17)], "it is known when leave returns"
+        assert there.worker.said == [("leave", 17)], "it is known when the wait is over"
         reader.reading.leave(99)
     assert there.worker.said == [("leave", 17)]
     assert reader.errors == []
@@ -185,6 +186,7 @@ def test_readers_beyond_the_limit_are_refused_and_a_place_that_is_left_is_free()
         assert isinstance(error, ResourceExhaustedError)
         assert "serves 2 readers" in error.what
         first.reading.leave(0)
+        first.reading.wait_until_left(2.0)
         with reading(there) as fourth:
             wait_for(lambda: fourth.errors or len(there.worker.sinks) == 3, what="an answer")
             assert fourth.errors == []
@@ -291,6 +293,7 @@ def test_many_readers_at_once_come_and_go() -> None:
         del piece
         for reader in readers:
             reader.reading.leave(1)
+            reader.reading.wait_until_left(2.0)
         there.used(0)
         assert sorted(there.worker.said) == [("leave", 1)] * 40
 
@@ -358,6 +361,7 @@ def test_who_has_a_workers_name_without_its_proof_is_told_nothing_and_believed_n
         assert reader.pieces == []
         assert reader.notices == []
         reader.reading.leave(0)
+        reader.reading.wait_until_left(2.0)
         head = unpack_header(stranger.heard)
         assert (head.kind, len(stranger.heard)) == (MessageKind.OPEN, HEADER.size + head.length), (
             "nothing but the opening"
@@ -384,6 +388,7 @@ def test_an_opening_that_was_recorded_is_refused_when_it_is_sent_again() -> None
             wait_for(lambda: len(stranger.heard) > HEADER.size, what="the opening")
             opening = bytes(stranger.heard)
             reader.reading.leave(0)
+            reader.reading.wait_until_left(2.0)
         with connect(there.uid) as line:
             line.sendall(opening.replace(uid.encode(), there.uid.encode()))
             line.settimeout(10)
