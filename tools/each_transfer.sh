@@ -10,7 +10,7 @@ failed=()
 for transfer in grpc tcp shared_memory local; do
   printf '\n===== %s\n' "$transfer"
   export DSNB_TRANSFER=$transfer
-  "${PYTHON:-python}" -m pytest -q -n 2 --dist loadfile -m "not soak" "$@" || failed+=("$transfer")
+  "${PYTHON:-python}" -m pytest -q -n 3 --dist loadfile -m "not soak" "$@" || failed+=("$transfer")
 done
 if ((${#failed[@]})); then
   printf 'failed with: %s\n' "${failed[*]}" >&2

@@ -221,11 +221,12 @@ class ReadHandle(Protocol):
     def wait_until_left(self, timeout: float) -> None:
         """After `leave`: wait until the worker has ended the read, or break the connection.
 
-        Does nothing on the thread that receives, or if no connection was made.
+        Does nothing where `leave` itself ends the read, on the thread that receives, or if no connection was made.
 
         Args:
             timeout: Seconds that the worker may take.
         """
+        del timeout
 
 
 class Endpoint(Protocol):

@@ -178,7 +178,7 @@ def test_the_interval_of_few_measurements_is_their_range() -> None:
 
 def test_the_interval_holds_the_true_median_about_as_often_as_it_says() -> None:
     draw = random.Random(1)
-    found = [estimate([draw.gauss(10.0, 1.0) for _ in range(15)]) for _ in range(200)]
+    found = [estimate([draw.gauss(10.0, 1.0) for _ in range(15)]) for _ in range(100)]
     assert 0.88 <= sum(low <= 10.0 <= high for _, low, high in found) / len(found) <= 1.0
     narrow = [estimate([draw.gauss(10.0, 1.0) for _ in range(60)]) for _ in range(20)]
     assert max(high - low for _, low, high in narrow) < 1.2

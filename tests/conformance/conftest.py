@@ -10,7 +10,8 @@ import pytest
 
 from tests.conformance import outcomes
 from tests.support.cluster import Cluster
-from tests.support.transfers import TRANSFERS
+from tests.support.marks import slow
+from tests.support.transfers import FORCED_TRANSFER, TRANSFERS
 
 
 class MakeCluster(Protocol):
@@ -29,7 +30,7 @@ def cluster() -> Iterator[MakeCluster]:
         yield make
 
 
-@pytest.fixture(params=TRANSFERS)
+@pytest.fixture(params=[name if name in ("grpc", "local", FORCED_TRANSFER) else slow(name) for name in TRANSFERS])
 def transfer(request: pytest.FixtureRequest) -> str:
     """What goes into `data_transfer_protocol`."""
     return str(request.param)

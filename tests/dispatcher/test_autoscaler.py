@@ -244,7 +244,7 @@ def test_a_trainer_that_changes_its_pace_twice_gets_the_workers_it_needs(seed: i
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("need", [1.0, 2.5, 4.05, 6.2, 9.0])
+@pytest.mark.parametrize("need", [slow(1.0), 2.5, slow(4.05), slow(6.2), slow(9.0)])
 def test_ten_steady_minutes_have_fewer_than_two_reversals(seed: int, need: float) -> None:
     service, autoscaler = SimulatedService(pace=50.0 * need, seed=seed, noise=0.3), Autoscaler(1, 32)
     service.run(autoscaler, 60.0)

@@ -179,6 +179,7 @@ def test_an_error_of_a_cells_own_class_is_caught_by_its_name(kernel: Kernel) -> 
     assert kernel.run("try: next(elements)\nexcept Odd as error: print(error.x, type(error) is Odd)") == "2 True\n"
 
 
+@pytest.mark.slow
 def test_a_users_keyboard_interrupt_is_an_error_of_its_element(kernel: Kernel) -> None:
     kernel.run("def stop(x):\n    raise KeyboardInterrupt")
     cell = kernel.begin("read(dsnb.Dataset.range(4).map(stop))").wait()

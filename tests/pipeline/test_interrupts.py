@@ -71,7 +71,7 @@ def interrupted(dataset: Dataset, wants: list[int]) -> list[Any]:
 WANTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 # What has threads is told of interrupts there as of any other error.
 SERIAL = sorted(name for name in CHAIN_STEPS if name not in {"parallel map", "prefetch"})
-OFTEN = {"map", "rebatch", "flat_map", "shuffle", "parallel map"}
+OFTEN = {"rebatch", "parallel map"}
 """The operations that each run of `pytest` interrupts anywhere."""
 
 

@@ -68,7 +68,7 @@ def read_past_errors(dataset: Dataset, wants: list[int]) -> tuple[list[Any], int
 
 @pytest.mark.parametrize("name", CHAIN_STEPS)
 @given(st.integers(0, 20), st.lists(st.integers(1, 9), min_size=1, max_size=4))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_an_error_that_stands_for_no_element_drops_none(name: str, at: int, wants: list[int]) -> None:
     whole = [plain(x) for x in run(CHAIN_STEPS[name](Dataset.range(20)))]
     found, errors = read_past_errors(CHAIN_STEPS[name](interrupted_by_an_outage(at)), wants)

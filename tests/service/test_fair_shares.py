@@ -10,6 +10,7 @@ import pytest
 
 import dsnb
 from tests.support.cluster import Cluster
+from tests.support.marks import slow
 from tests.support.reading import run_in_threads
 
 
@@ -37,7 +38,7 @@ def test_readers_of_a_small_shared_epoch_get_fair_shares(count: int, readers: in
     assert min(map(len, shares)) >= count // (3 * readers), [len(share) for share in shares]
 
 
-@pytest.mark.parametrize("transfer", ["local", "grpc", "tcp", "shared_memory"])
+@pytest.mark.parametrize("transfer", ["local", "grpc", slow("tcp"), slow("shared_memory")])
 def test_readers_that_wait_for_a_slow_pipeline_take_turns(transfer: str) -> None:
     opened = threading.Barrier(3)
 

@@ -76,6 +76,7 @@ def test_all_trainers_of_a_cache_see_the_one_order_and_share_the_work(workers: i
         assert svc.status().job("shared").produced == len(EXPECTED)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_the_order_of_no_trainer() -> None:
     settings = {"reconnect_ms": 300, "worker_timeout_ms": 5_000}
     with (
@@ -117,7 +118,7 @@ def test_rank_r_of_n_gets_element_r_of_each_n(workers: int, ranks: int) -> None:
     assert parts == [EXPECTED[rank : steps * ranks : ranks] for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("at_end", ["drop", "repeat", "pad"])
+@pytest.mark.parametrize("at_end", ["drop", slow("repeat"), slow("pad")])
 def test_all_ranks_take_the_same_steps(at_end: str) -> None:
     data = dsnb.Dataset.range(10).with_options(dsnb.Options(deterministic=True))
     with dsnb.start(workers=2) as svc:

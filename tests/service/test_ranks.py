@@ -140,7 +140,7 @@ def test_a_rank_that_breaks_off_goes_on_in_the_same_epoch(cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["any order", "one order"])
-@pytest.mark.parametrize("at_end,steps", [("drop", 50), ("repeat", 51)])
+@pytest.mark.parametrize("at_end,steps", [("drop", 50), slow("repeat", 51)])
 def test_loops_of_exactly_len_steps_are_whole_epochs(
     cluster: Cluster, at_end: str, steps: int, *, deterministic: bool
 ) -> None:

@@ -15,7 +15,7 @@ from tests.support.reading import run_in_threads
 ROWS, BATCH, EPOCHS = 101, 4, 3
 
 
-@pytest.mark.parametrize("at_end", ["drop", "pad", "repeat"])
+@pytest.mark.parametrize("at_end", ["drop", slow("pad"), slow("repeat")])
 @pytest.mark.parametrize("workers, world_size", [(3, 2), slow(1, 2), slow(1, 3), slow(3, 3)])
 def test_an_epoch_leaves_out_less_than_a_batch_for_each_rank_and_with_fillers_none(
     workers: int, world_size: int, at_end: Any

@@ -136,6 +136,7 @@ def test_processes_and_transfers_do_not_matter(transfer: str) -> None:
         assert digest(ordered(dataset, svc, data_transfer_protocol=transfer)) == digest(dataset)
 
 
+@pytest.mark.slow
 def test_neither_a_killed_worker_nor_new_ones_change_the_order() -> None:
     count = 3_000
     dataset = dsnb.Dataset.range(count).map(late).filter(most_of)

@@ -11,7 +11,7 @@ from tests.simulation.receipts import check_receipt
 from tests.simulation.service import Service
 
 SEEDS = [pytest.param(range(40), id="few"), pytest.param(range(40, 400), id="many", marks=pytest.mark.slow)]
-ALONE = [pytest.param(range(6), id="few"), pytest.param(range(6, 60), id="many", marks=pytest.mark.slow)]
+ALONE = [pytest.param(range(3), id="few"), pytest.param(range(3, 60), id="many", marks=pytest.mark.slow)]
 LONG = [pytest.param(range(10), id="few"), pytest.param(range(10, 200), id="many", marks=pytest.mark.slow)]
 
 
@@ -53,6 +53,7 @@ def test_they_agree_if_a_worker_dies_while_the_dispatcher_is_suspended_for_long(
         run(draw_stalled(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.call)
 def test_what_the_simulator_found_stays_mended(found: Found) -> None:
     run(found.plan)

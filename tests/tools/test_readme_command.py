@@ -7,7 +7,7 @@ from tools.readme_command import README, command
 
 @pytest.mark.parametrize(
     "name,end",
-    [("demo", ".venv/bin/dsnb demo"), ("tests", ".venv/bin/python -m pytest -n 2 --dist loadfile")],
+    [("demo", ".venv/bin/dsnb demo"), ("tests", ".venv/bin/python -m pytest -n 3 --dist loadfile")],
 )
 def test_the_readme_has_both_commands_whole_in_one_line(name: str, end: str) -> None:
     line = command(name, README.read_text(encoding="utf-8"))

@@ -64,13 +64,11 @@ class Worker:
         return wait_for(lambda: self.sinks, what="a reader")[-1]
 
 
-class _Told:
+class _Told(ReadHandle):
     def __init__(self, said: list[tuple[Any, ...]]) -> None:
         self._said = said
 
-    consumed_cell = None
-
-    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, taken: int = 0) -> None:
+    def credit(self, granted: int, consumed: int, max_bytes: int, received: int = 0, dequeued: int = 0) -> None:
         self._said.append(("credit", granted, consumed, max_bytes))
 
     def recall(self) -> None:

@@ -50,8 +50,8 @@ class Options:
 
     @checked(name=anything, value=anything)
     def __setattr__(self, name: str, value: Any) -> None:
-        known = [field.name for field in fields(self)]
-        if name not in known:
+        if name not in self.__dataclass_fields__:
+            known = list(self.__dataclass_fields__)
             raise InvalidArgumentError(
                 f"there is no option `{name}`", hint=f"{did_you_mean(name, known)}there are {' and '.join(known)}"
             )

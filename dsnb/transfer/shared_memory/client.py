@@ -29,7 +29,6 @@ from dsnb.wire.security import PROOF_HEADER, Caller, Proof, encode_proof, reques
 from dsnb.wire.unit_mark import UnitMark
 
 
-
 class SharedMemoryEndpoint:
     """A worker on this host, reached through shared memory.
 
