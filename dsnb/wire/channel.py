@@ -46,6 +46,8 @@ CALL_TIMEOUT_S = 10.0
 
 _STALL_S = 0.5
 """Seconds past a deadline after which the process must have been stalled: no Python code could run on time."""
+_EARLY_S = 0.01
+"""How much too early gRPC may notice a deadline, in seconds."""
 _RETRY_DELAY_S = 0.05
 _HELLO_TIMEOUT_S = 1.0
 """Timeout of the first Hello in seconds; it doubles after each Hello that times out."""
@@ -225,7 +227,7 @@ class Channel:
                     # stall must not count as the server's time, so the deadline moves by the time that was left.
                     deadline = time.monotonic() + left
                     continue
-                out_of_time = time.monotonic() >= deadline - 0.01
+                out_of_time = time.monotonic() >= deadline - _EARLY_S
                 if passing and not out_of_time:
                     time.sleep(min(_RETRY_DELAY_S, max(0.0, deadline - time.monotonic())))
                     continue
@@ -247,6 +249,9 @@ class Channel:
         except ValueError as error:
             raise self.closed_error() from error
         except grpc.RpcError as error:
+            if not error.initial_metadata() and time.monotonic() >= deadline - _EARLY_S:
+                # gRPC stops to receive at the deadline, and may have the end of an answer without the server's proof.
+                raise DeadlineExceededError(f"the answer of {self.address} came too late") from None
             stated = self.call_error(error, known, proof)
             raise stated from stated.__cause__
         if not self.caller.accepts(proof, call.initial_metadata()):
