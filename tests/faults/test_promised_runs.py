@@ -208,7 +208,9 @@ class PoorlyConnected(Scene):
 
     def __init__(self, folder: Path) -> None:
         self.links: list[Proxy] = []
-        super().__init__(folder, WORKERS)
+        # On a slow machine a reader may need more than two seconds to connect again. Then it would count as lost, and
+        # elements that it holds would rightly come to another reader too.
+        super().__init__(folder, WORKERS, client_timeout_ms=10_000)
 
     def target(self) -> str:
         return f"grpc://{self._link(self.cluster.address).address}"
