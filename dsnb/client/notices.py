@@ -23,10 +23,10 @@ def warn_rejoined(seconds: float, returned: int, lost: int) -> None:
         f", and {lost:,} are lost, because their workers are gone and no other can produce them again" if lost else ""
     )
     errors.warn(
-        f"this reader was silent for longer than {seconds:g} seconds (client_timeout_ms) and was counted as lost; it "
-        f"continues now. {returned:,} elements that it had received and not consumed were returned for other readers"
-        f"{lost_text}. Was the process stopped, or the machine asleep? DispatcherConfig(client_timeout_ms=...) sets "
-        "the limit",
+        f"this reader was counted as lost: it was silent for {seconds:g} seconds (client_timeout_ms), or its "
+        f"connection stayed broken (reconnect_ms). It continues now. {returned:,} elements that it had received and "
+        f"not consumed were returned for other readers{lost_text}. Was the process stopped, the machine asleep, or the "
+        "network down? DispatcherConfig(client_timeout_ms=..., reconnect_ms=...) sets the limits",
         DataLossWarning if lost else DsnbWarning,
     )
 

@@ -208,9 +208,9 @@ class PoorlyConnected(Scene):
 
     def __init__(self, folder: Path) -> None:
         self.links: list[Proxy] = []
-        # On a slow machine a reader may need more than two seconds to connect again. Then it would count as lost, and
-        # elements that it holds would rightly come to another reader too.
-        super().__init__(folder, WORKERS, client_timeout_ms=10_000)
+        # On a busy machine a reader may need more than 0.3 s to connect again. It would count as lost then, and what it
+        # holds would rightly come to another reader too.
+        super().__init__(folder, WORKERS, reconnect_ms=5_000)
 
     def target(self) -> str:
         return f"grpc://{self._link(self.cluster.address).address}"

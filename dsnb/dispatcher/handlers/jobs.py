@@ -547,8 +547,9 @@ def unknown_client_error(client_id: str) -> NotFoundError:
     """The error for a client that the dispatcher does not know, or no longer knows."""
     return NotFoundError(
         f"Unknown iteration client id {client_id}",
-        did="it was removed: the dispatcher did not hear from it for longer than client_timeout_ms",
-        hint="iterate the dataset again; raise DispatcherConfig(client_timeout_ms=...) if clients pause for long",
+        did="it was removed: it was silent for client_timeout_ms, or its connection was broken for reconnect_ms",
+        hint="iterate the dataset again; raise DispatcherConfig(client_timeout_ms=..., reconnect_ms=...) if clients "
+        "pause for long, or the network does",
     )
 
 
