@@ -249,8 +249,7 @@ class Channel:
         except ValueError as error:
             raise self.closed_error() from error
         except grpc.RpcError as error:
-            if not error.initial_metadata() and time.monotonic() >= deadline - _EARLY_S:
-                # gRPC stops to receive at the deadline, and may have the end of an answer without the server's proof.
+            if time.monotonic() >= deadline - _EARLY_S and _lacks_proof(error):
                 raise DeadlineExceededError(f"the answer of {self.address} came too late") from None
             stated = self.call_error(error, known, proof)
             raise stated from stated.__cause__
@@ -479,6 +478,11 @@ class Channel:
             hint=f"{_files_hint()}check the address; `dsnb status` lists the services of this user. Is the "
             "service running, or does a long-running cell block it?",
         )
+
+
+def _lacks_proof(error: Any) -> bool:
+    """Whether the start of an answer is missing: gRPC stops receiving at the deadline, and may have only its end."""
+    return not error.initial_metadata()
 
 
 def _files_hint() -> str:
