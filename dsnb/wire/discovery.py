@@ -368,14 +368,7 @@ def use_join_file(join_file: JoinFile) -> ResolvedService:
 def connection_at(target: str) -> Connection | None:
     """The connection of the service at an address; None if it is not a service of this user on this host."""
     address = target_address(target)
-    last = _last_found.get(address)
-    if last is not None and is_alive(last) and _parse(_path(last.name)) == last:
-        return last  # each epoch asks, and the files of all other services need not be read again
-    live = _live_connections(runtime_dir())
-    found = next((each for each in live if each.target and target_address(each.target) == address), None)
-    if found is not None:
-        _last_found[address] = found
-    return found
+    return next((c for c in _live_connections(runtime_dir()) if c.target and target_address(c.target) == address), None)
 
 
 def is_plain_beyond_loopback(connection: Connection) -> bool:
@@ -401,8 +394,6 @@ class _Known:
 
 
 _lock = threading.Lock()
-_last_found: dict[str, Connection] = {}
-"""What `connection_at` found last, by address."""
 _known: dict[str, list[_Known]] = {}
 """The tokens of dispatchers that run in this process or have a worker here, by address; one per `remember_token`."""
 
