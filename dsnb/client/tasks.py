@@ -307,7 +307,7 @@ class TaskTable:
             if hold is None:
                 self._task_reads = {**self._task_reads, task_id: TaskRead(self._inbox, info, share)}
             elif hold.info.incarnation != info.incarnation or hold.info.worker_uid != info.worker_uid:
-                self._disconnect([hold], keep=True)
+                self._wait_until_left(self._leave([hold], keep=True))
                 if hold.info.sequence_incarnation != info.sequence_incarnation:
                     # A new sequence: the elements are numbered from 0 again.
                     hold.received_ranges.clear()
@@ -658,11 +658,13 @@ class TaskTable:
     def _close(self, task_ids: Collection[str], *, keep: bool) -> None:
         holds = [self._task_reads[task_id] for task_id in task_ids]
         self._task_reads = {known: hold for known, hold in self._task_reads.items() if known not in task_ids}
-        self._disconnect(holds, keep=keep)
+        left = self._leave(holds, keep=keep)
+        # Before the wait: Ctrl-C may cut that short.
         self._dropped_reads += [hold for hold in holds if hold.unconsumed]
+        self._wait_until_left(left)
 
-    def _disconnect(self, task_reads: Iterable[TaskRead], *, keep: bool) -> None:
-        """Leave the workers of tasks: all at once, since each may take a moment, and longer if it is suspended.
+    def _leave(self, task_reads: Iterable[TaskRead], *, keep: bool) -> list[ReadHandle]:
+        """Ask the workers of tasks to end the reads; returns the reads that have a connection, for `_wait_until_left`.
 
         Args:
             task_reads: The reads of the tasks.
@@ -670,13 +672,15 @@ class TaskTable:
                 worker, which may not know it yet and may serve other readers that do not know it either: they must not
                 get those elements. If this reader is lost before it consumes them, the task's next worker sends them.
         """
-        left = [reading for hold in task_reads if (reading := self._leave(hold, keep=keep)) is not None]
+        return [reading for hold in task_reads if (reading := self._leave_one(hold, keep=keep)) is not None]
+
+    def _wait_until_left(self, readings: Iterable[ReadHandle]) -> None:
+        """Wait for all workers together: each may take a moment, and longer if it is suspended."""
         deadline = self._inbox.clock() + _LEAVE_S
-        for reading in left:
+        for reading in readings:
             reading.wait_until_left(max(0.0, deadline - self._inbox.clock()))
 
-    def _leave(self, task_read: TaskRead, *, keep: bool) -> ReadHandle | None:
-        """Ask a task's worker to end the read; returns what to wait for, if there is a connection."""
+    def _leave_one(self, task_read: TaskRead, *, keep: bool) -> ReadHandle | None:
         with self._inbox.lock:
             sink = self._sinks.pop(task_read.info.task_id, None)
             if sink is not None:

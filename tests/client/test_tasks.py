@@ -206,6 +206,19 @@ def test_leaving_three_workers_that_hang_takes_no_longer_than_leaving_one(
     assert now == 2.0
 
 
+def test_an_interrupt_while_a_worker_is_left_forgets_no_element(workers: list[Worker], client: Client) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    client.tasks.set_tasks((workers[0].info(),))
+    client.tasks.maintain(time.monotonic())
+    wait_for(client.tasks.buffered_count, what="elements")
+    workers[0].hangs, workers[0].on_wait = True, interrupt
+    with pytest.raises(KeyboardInterrupt):
+        client.tasks.set_tasks(())
+    assert client.tasks.orphaned_count() > 0
+
+
 def test_tasks_may_come_and_go_while_credit_is_granted_to_the_others(workers: list[Worker]) -> None:
     """The user's thread grants credit without a lock while the acknowledgement thread applies an update."""
     client = Client(max_outstanding_requests=4)
