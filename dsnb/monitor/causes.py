@@ -117,11 +117,14 @@ def _gil_contention(evidence: Evidence) -> Cause | None:
     threads = [worker for worker in evidence.workers or evidence.snapshot.workers if worker.isolation == "thread"]
     rates = [evidence.rates.worker(worker.uid) for worker in threads]
     # If the process itself uses little CPU, other processes cause the delay.
-    late = [worker.late_s for worker in rates if worker.used_cpus > _ACTIVE_CPUS]
+    measured = [worker for worker in rates if worker.used_cpus > _ACTIVE_CPUS]
+    # All of them are threads of one process, and each may have been measured only once since the older snapshot.
+    samples = sum(worker.latency_samples for worker in measured)
+    late_s = sum(worker.late_s for worker in measured) / samples if samples else 0.0
     own_loop_share = max(
         (evidence.trainer_rates(trainer).own_loop_share or 0.0 for trainer in evidence.job.trainers), default=0.0
     )
-    if not late or median(late) < _HIGH_LATE_S or (own_loop_share < _BUSY_LOOP_SHARE and len(threads) == 1):
+    if late_s < _HIGH_LATE_S or (own_loop_share < _BUSY_LOOP_SHARE and len(threads) == 1):
         return None
     competitor = (
         f"a training loop that uses {format_share(own_loop_share)} of its time"
@@ -131,7 +134,7 @@ def _gil_contention(evidence: Evidence) -> Cause | None:
     return Cause(
         cause="interpreter",
         text=f"The workers are threads that compete for the GIL with {competitor}: they wake up "
-        f"{format_duration(median(late))} late on average.",
+        f"{format_duration(late_s)} late on average.",
         remedy=_process_remedy(threads),
     )
 

@@ -98,7 +98,8 @@ class WorkerRates(msgspec.Struct, frozen=True, kw_only=True):
         produced: Elements per second that it produced.
         sent_bytes: Bytes per second that it sent.
         busy: Seconds of pipeline work per second.
-        late_s: The average delay, in seconds, after which a sleeping thread of it wakes up too late.
+        late_s: The total delay, in seconds, with which a sleeping thread of it woke up too late.
+        latency_samples: How often that delay was measured.
         used_cpus: CPU seconds of its process per second.
         idle_cpus: How many of the CPUs that it may use are idle; None if unknown.
     """
@@ -107,6 +108,7 @@ class WorkerRates(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: float = 0.0
     busy: float = 0.0
     late_s: float = 0.0
+    latency_samples: int = 0
     used_cpus: float = 0.0
     idle_cpus: float | None = None
 
@@ -240,14 +242,10 @@ def _worker(before: WorkerStatus | None, after: WorkerStatus, span: float) -> Wo
         produced=_increase(before.produced if before else 0, after.produced) / span,
         sent_bytes=_increase(before.sent_bytes if before else 0, after.sent_bytes) / span,
         busy=_increase(before.busy_ns if before else 0, after.busy_ns) / 1e9 / span,
-        late_s=_late_s(before, after),
+        late_s=_increase(before.late_ns if before else 0, after.late_ns) / 1e9,
+        latency_samples=_increase(before.latency_samples if before else 0, after.latency_samples),
         used_cpus=_increase(before.cpu_ns, after.cpu_ns) / 1e9 / span if before else 0.0,
         idle_cpus=(after.idle_ns - before.idle_ns) / 1e9 / span
         if before and after.idle_ns >= before.idle_ns > 0
         else None,
     )
-
-
-def _late_s(before: WorkerStatus | None, after: WorkerStatus) -> float:
-    samples = _increase(before.latency_samples if before else 0, after.latency_samples)
-    return _increase(before.late_ns if before else 0, after.late_ns) / 1e9 / samples if samples else 0.0

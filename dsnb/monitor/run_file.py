@@ -37,8 +37,10 @@ from dsnb.system_limits import limit_error
 from dsnb.wire.codec import decode, encode
 
 MAX_SNAPSHOTS = 7200
-_STATUS_TIMEOUT_S = 2.0
-_JOIN_TIMEOUT_S = 5.0
+_STATUS_TIMEOUT_S = 5.0
+"""A process whose threads compete for the GIL needs a second or more for a snapshot, and is worth recording."""
+_JOIN_TIMEOUT_S = 2 * _STATUS_TIMEOUT_S + 1.0
+"""For the snapshot that is being fetched, and the last one."""
 
 
 class RunWriter:
