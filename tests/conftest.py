@@ -15,7 +15,8 @@ from tests.support.leaks import KINDS, assert_no_leaks
 from tests.support.transfers import FORCED_TRANSFER, force_transfer
 
 # On a shared machine an example may take long for no fault of its own; pytest's timeout guards against hanging.
-settings.register_profile("dsnb", parent=settings(), deadline=None)
+# Each run draws other examples, so fewer in each run find as much in time.
+settings.register_profile("dsnb", parent=settings(), deadline=None, max_examples=50)
 settings.load_profile("dsnb")
 
 # A shell that runs tests in the background has them ignore Ctrl-C, and their children would inherit that.

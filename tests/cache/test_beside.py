@@ -86,6 +86,7 @@ def test_forks_at_any_moment_hang_nowhere(start: Start) -> None:
     assert process.wait_for_exit(timeout=100) == 0, process.describe()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_under_a_reader_costs_no_element_and_no_process(tmp_path: Path, start: Start) -> None:
     process = start("cut")
     assert process.wait_for_exit(timeout=60) == 0, process.describe()

@@ -22,6 +22,7 @@ from dsnb.cache.results.training import LocalTrainingCache
 from dsnb.errors import CacheWarning
 from tests.cache.cells import Cells
 from tests.support.fingerprints import local_modules
+from tests.support.marks import slow
 from tests.support.processes import PythonProcess
 
 Open = Callable[..., LocalTrainingCache]
@@ -274,7 +275,7 @@ OPENED = {
 MODES = ["parallel_epochs", "distributed_epoch"]
 
 
-@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("transfer", ["local", slow("shared memory"), slow("gRPC")])
 def test_files_that_workers_open_count(cells: Cells, tmp_path: Path, transfer: str) -> None:
     file = lines(tmp_path / "data.txt", "one", "two")
     isolation, protocol = TRANSFERS[transfer]

@@ -209,6 +209,7 @@ def test_a_worker_without_a_dispatcher_gives_up_with_advice() -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_worker_that_still_looks_for_its_dispatcher() -> None:
     with command("worker", "--dispatcher", "127.0.0.1:1", "--port", str(port := unused_port())) as worker:
         wait_for(lambda: not refuses(f"http://127.0.0.1:{port}"), what="the worker to listen")
@@ -329,6 +330,7 @@ def test_a_wrong_token_is_refused(reading_command: str, tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_token_file_that_is_missing_is_told(tmp_path: Path) -> None:
     code, _, err = run("status", "127.0.0.1:1", "--token-file", str(tmp_path / "nothing"))
     assert code == 1

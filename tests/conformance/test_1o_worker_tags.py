@@ -135,6 +135,7 @@ def test_a_reader_that_may_read_no_worker_is_told_that_they_are_tagged(
         read(tagged(0, 2))
 
 
+@pytest.mark.slow
 def test_the_work_of_a_lost_worker_goes_to_one_without_the_tag(tagged: Tagged) -> None:
     service = tagged(0, 2, 2)
     mode = dsnb.distribute("distributed_epoch", service.service, job_name="job", max_outstanding_requests=4)
@@ -150,6 +151,7 @@ def test_case_does_not_matter_in_tags_and_deployment_modes(tagged: Tagged) -> No
     assert dsnb.DispatcherConfig(deployment_mode="hybrid").deployment_mode == "HYBRID"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", ["stop", "remove"])
 def test_a_reader_follows_what_it_has_begun_to_a_tagged_worker(tagged: Tagged, leave: str) -> None:
     service = tagged(0, 1)
@@ -166,6 +168,7 @@ def test_a_reader_follows_what_it_has_begun_to_a_tagged_worker(tagged: Tagged, l
     assert Counter(got) == Counter(range(2_000))
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_tagged_worker_whose_readers_are_gone_comes_to_the_others(tagged: Tagged) -> None:
     service = tagged(0, 1, 1)
     data, mode = dsnb.Dataset.range(2_000), {"job_name": "job", "max_outstanding_requests": 4}

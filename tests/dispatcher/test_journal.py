@@ -354,6 +354,7 @@ for number in range(1_000_000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 39, 40, 97, 160])
 def test_killed_by_the_system_it_holds_all_that_was_answered_and_at_the_most_one_more(path: Path, after: int) -> None:
     with python_process(WRITE.format(path=str(path)), ready=f"READY {after}") as writer:

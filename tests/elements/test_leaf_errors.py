@@ -27,6 +27,7 @@ print("READY", *sorted(set(sys.modules) - before))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", [".batch(3)", ".shuffle(10)", ".cache()"])
 def test_the_first_element_imports_nothing_whose_lock_a_forked_child_would_wait_for(operation: str) -> None:
     with PythonProcess(["-c", FIRST_ELEMENT.format(operation=operation)]) as process:

@@ -196,6 +196,7 @@ for _ in dsnb.Dataset.range(1 << 40).apply(policy):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", [slow("shared_memory"), slow("tcp"), "grpc"])
 def test_a_worker_ends_when_its_dispatcher_and_its_readers_were_killed(
     dispatcher: RestartableDispatcher, transfer: str

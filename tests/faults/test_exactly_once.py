@@ -52,6 +52,7 @@ def test_a_worker_that_is_stopped_loses_nothing(scene: Scene) -> None:
     scene.check_each_once(3_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", ["shared_memory", slow("tcp"), slow("grpc")])
 def test_what_a_killed_reader_had_not_consumed_comes_to_the_other(scene: Scene, transfer: str) -> None:
     scene.register(dsnb.Dataset.range(1_500))

@@ -284,6 +284,7 @@ def test_drop_counts_what_did_not_arrive_although_it_could_be_replayed(scene: Sc
     assert f"{plural(3_000 - len(got), 'element')} of its part did not arrive and will not come" in warning
 
 
+@pytest.mark.slow
 def test_replay_is_refused_for_a_pipeline_that_nobody_can_run_again(scene: Scene) -> None:
     with pytest.raises(FailedPreconditionError, match=r"map\(wait\) hands out what is ready first") as caught:
         lose_a_part(scene, "replay", deterministic=False)

@@ -67,6 +67,7 @@ def read_around(elements: Iterator[Any], between: Callable[[], object]) -> Count
     return Counter([*found, *(int(x) for x in elements)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode, times",
     [("distributed_epoch", 1), ("parallel_epochs", 2), (dsnb.ShardingPolicy.DATA, 1)],

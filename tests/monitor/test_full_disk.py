@@ -10,6 +10,7 @@ from tests.support.processes import PythonProcess
 from tests.support.waiting import wait_for
 
 
+@pytest.mark.slow
 def test_a_recording_on_a_full_disk_warns_at_once_and_tells_how_many_snapshots_are_missing(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     with PythonProcess(["-m", "tests.monitor.full_disk", str(tmp_path / "disk")]) as process:

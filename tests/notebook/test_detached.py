@@ -70,6 +70,7 @@ def read(service: dsnb.DataService) -> list[int]:
     return sorted(numbers(dsnb.Dataset.range(100).apply(dsnb.distribute("distributed_epoch", service))))
 
 
+@pytest.mark.slow
 def test_it_goes_on_when_its_kernel_is_killed_and_the_next_kernel_finds_it_by_name() -> None:
     with PythonProcess(["-c", KERNEL], stdin=True) as kernel:
         kernel.wait_for_line("READY")

@@ -174,6 +174,7 @@ def test_an_error_shows_cell_line_and_source_and_nothing_of_dsnbs_own(kernel: Ke
     assert kernel.run("print(int(next(elements)))") == "3\n", "and reading goes on behind it"
 
 
+@pytest.mark.slow
 def test_an_error_of_a_cells_own_class_is_caught_by_its_name(kernel: Kernel) -> None:
     kernel.run(ERRORS.replace("train", "again"))
     assert kernel.run("try: next(elements)\nexcept Odd as error: print(error.x, type(error) is Odd)") == "2 True\n"

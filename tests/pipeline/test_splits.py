@@ -120,6 +120,7 @@ BATCHED: dict[str, Callable[[int], Dataset]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", BATCHED)
 @given(rows=st.integers(0, 60), size=st.integers(1, 7), piece=st.integers(1, 5), tasks=st.integers(1, 4))
 def test_tasks_make_together_as_many_batches_as_one_and_each_of_one_split(

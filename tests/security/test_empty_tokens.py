@@ -61,6 +61,7 @@ with dsnb.DispatchServer(dsnb.DispatcherConfig(work_dir=folder)) as server:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_empty_token_behind(tmp_path: Path) -> None:
     """One that was left empty switched authentication off at the next start."""
     folder = tmp_path / "work"
@@ -79,6 +80,7 @@ def test_a_full_disk_leaves_no_empty_token_behind(tmp_path: Path) -> None:
     assert lines[3] == "LEFT ['token']"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 5], ids=["nothing is written", "a part is written"])
 def test_a_token_that_cannot_be_written_whole_leaves_no_file_behind(tmp_path: Path, room: int) -> None:
     """As on a full disk, for which a disk of one's own would have to be mounted."""

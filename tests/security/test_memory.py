@@ -180,6 +180,7 @@ def test_thousands_of_calls_leave_no_memory_and_no_threads(server: tuple[str, in
     watched.check(64 * MIB)  # gRPC's own, for calls that wait; their number is bounded, whoever makes them
 
 
+@pytest.mark.slow
 def test_connections_that_say_little_or_nothing_cost_little(server: tuple[str, int]) -> None:
     """Half an HTTP/2 preface, a whole one, headers that never end, and data without a call."""
     address, pid = server

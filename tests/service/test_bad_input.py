@@ -230,6 +230,7 @@ def test_an_error_that_would_be_mistaken_for_control_flow(
     assert kind.__name__ in str(error)
 
 
+@pytest.mark.slow
 @EACH_TRANSFER
 def test_an_error_that_cannot_be_rebuilt(cluster: Cluster, transfer: str) -> None:
     class OddError(Exception):

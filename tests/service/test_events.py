@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
+import pytest
+
 import dsnb
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_for
@@ -13,6 +15,7 @@ def trainer_events(cluster: Cluster) -> list[str]:
     return [event.text for event in cluster.status().events if event.text.startswith("trainer")]
 
 
+@pytest.mark.slow
 def test_a_trainer_that_reads_epochs_joins_once_and_leaves_once() -> None:
     with Cluster(workers=1) as cluster:
         cache = dsnb.CrossTrainerCache(trainer_id="lr=0.1")

@@ -26,6 +26,7 @@ def rows_of(batches: Any) -> list[int]:
     return sorted(row for batch in batches for row in batch.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("workers", [slow(1), slow(2), 3])
 def test_an_epoch_has_as_many_batches_as_len_says(source: str, workers: int) -> None:

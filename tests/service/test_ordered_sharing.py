@@ -90,6 +90,7 @@ def test_a_killed_worker_changes_the_order_of_no_trainer() -> None:
     assert [before + after for before, after in zip(found, rest, strict=True)] == [EXPECTED] * 2
 
 
+@pytest.mark.slow
 def test_a_trainer_resumes_alone_or_with_others_at_its_place() -> None:
     with dsnb.start(workers=2) as svc:
         elements = iter(for_trainer("a", svc))

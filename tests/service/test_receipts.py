@@ -165,6 +165,7 @@ def digest_of_an_epoch(*, workers: int, readers: int = 1, changed: int = -1, job
         return found.digest
 
 
+@pytest.mark.slow
 def test_the_digest_is_that_of_the_contents_whatever_the_number_of_readers_and_workers() -> None:
     digest = digest_of_an_epoch(workers=1)
     assert len(digest) == 32

@@ -144,6 +144,7 @@ def test_workers_do_not_run_functions_for_what_is_behind(cluster: Cluster, tmp_p
     assert set(map(int, log.read_text().split())) <= set(range(50, 60))
 
 
+@pytest.mark.slow
 def test_errors_keep_their_places(cluster: Cluster) -> None:
     def picky(x: int) -> int:
         if x % 5 == 2:

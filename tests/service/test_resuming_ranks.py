@@ -145,6 +145,7 @@ def test_another_number_of_ranks_goes_on(count: int) -> None:
     assert {row for rank in (*before, *after) for row in rank} == set(range(ROWS))
 
 
+@pytest.mark.slow
 def test_the_position_of_any_rank_is_good_for_all() -> None:
     with Cluster(2) as cluster:
         before, states, _ = read_and_save(cluster.service, 5)

@@ -91,6 +91,7 @@ RANDOM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", [name if name in QUICK else slow(name) for name in RANDOM])
 def test_draws_without_a_seed_do_not_depend_on_the_workers(pipeline: str) -> None:
     found = set()
@@ -129,6 +130,7 @@ def test_files_come_in_their_order(tmp_path: Path) -> None:
         assert list(ordered(dataset, svc)) == list(dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", ["grpc", slow("shared_memory")])
 def test_processes_and_transfers_do_not_matter(transfer: str) -> None:
     dataset = NUMBERS.filter(most_of)

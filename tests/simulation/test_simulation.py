@@ -41,6 +41,7 @@ def test_they_agree_if_one_thing_goes_wrong_again_and_again(fault: Fault, seeds:
         run(draw(seed, (fault,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", LONG)
 def test_they_agree_if_passes_outlast_the_leases(seeds: range) -> None:
     for seed in seeds:

@@ -40,6 +40,7 @@ def kind(*migrations: str) -> DatabaseKind:
     )
 
 
+@pytest.mark.slow
 def test_processes_that_make_one_database_at_once_make_one(tmp_path: Path) -> None:
     with ExitStack() as stack:
         arguments = ["-c", OPEN_AT_ONCE, str(tmp_path), SCHEMA]

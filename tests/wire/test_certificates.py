@@ -169,6 +169,7 @@ def test_something_else_is_no_certificate_and_is_not_quoted(wrong: Any) -> None:
     assert "nonsense" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_without_the_package_the_error_names_the_line_that_installs_it() -> None:
     code = """
 import sys

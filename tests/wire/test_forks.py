@@ -166,6 +166,7 @@ def refused(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) != 0
 
 
+@pytest.mark.slow
 def test_a_child_that_lives_on_keeps_no_port_of_a_killed_parent(tmp_path: Path) -> None:
     with python_process(SETUP + WITH_A_CHILD, env={"WORK_DIR": str(tmp_path)}) as parent:
         target, child = parent.wait_for_line("READY").split()[1:]
@@ -209,6 +210,7 @@ assert len(connections()) >= len(before) and next(elements) == 1
         assert (process.stdout, process.stderr) == ("True True 2\n", "")
 
 
+@pytest.mark.slow
 def test_a_fork_before_the_first_service_is_free_to_start_one() -> None:
     code = """
 import os, dsnb

@@ -68,6 +68,7 @@ def test_one_that_was_begun_waits_to_be_told_what_it_is_to_do(cluster: Cluster) 
         worker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout", [0.0, 30.0])
 def test_one_that_was_begun_and_never_told_ends_when_asked(timeout: float) -> None:
     worker = WorkerProcess()
