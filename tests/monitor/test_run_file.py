@@ -14,6 +14,7 @@ import dsnb
 from dsnb.errors import DataLossError, FailedPreconditionError, NotFoundError
 from dsnb.monitor.run_file import RunReader, RunWriter
 from tests.support.cluster import Cluster
+from tests.support.dispatchers import KillableCluster
 from tests.support.reading import first, numbers
 from tests.support.waiting import wait_for
 
@@ -53,6 +54,19 @@ def test_a_run_can_be_read_while_it_is_written_and_is_whole_afterwards(tmp_path:
         assert reader.at(times[1] + 1e-6) == reader.at(times[1])
         assert reader.at(0.0) == reader.at(times[0])
     assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
+
+
+@pytest.mark.slow
+def test_a_service_that_needs_three_seconds_to_answer_is_recorded_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with KillableCluster(tmp_path) as cluster:
+        cluster.dispatcher.wait_until_ready()
+        with cluster.dispatcher.suspended():
+            began = time.monotonic()
+            writer = cluster.service.record(path, every=600)  # so no later snapshot makes up for the first one
+            wait_for(lambda: time.monotonic() > began + 3.0, what="three seconds to pass")
+        wait_for(lambda: kept(path), what="the snapshot")
+        writer.stop()
 
 
 def test_a_writer_ends_with_its_service(tmp_path: Path) -> None:
