@@ -256,7 +256,7 @@ def test_an_interrupt_anywhere_in_a_long_pipeline_loses_nothing(name: str) -> No
         chained: Dataset = CHAIN_STEPS[name](some)
         return chained.map(lambda x: {"x": int(x), "row": np.arange(3) + x}).batch(3)
 
-    check_any_line(build, samples=50)
+    check_any_line(build, samples=25)
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_no_way_to_leave_loses_or_doubles_anything_in_ten_runs(way: str, pipelin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("transfer", ["local", "tcp", "grpc"])
+@pytest.mark.parametrize("transfer", ["local", "tcp"])
 def test_workers_that_leave_lose_and_double_nothing(cluster: Cluster, pipeline: str, transfer: str) -> None:
     leaving = [partial(worker.leave, GONE_S) for worker in cluster.workers[:2]]
     check_leaving(cluster.service, pipeline, leaving, data_transfer_protocol=transfer)

@@ -10,9 +10,10 @@ from tests.simulation.plan import Fault, Plan, draw, draw_long, draw_stalled
 from tests.simulation.receipts import check_receipt
 from tests.simulation.service import Service
 
-SEEDS = [pytest.param(range(40), id="few"), pytest.param(range(40, 400), id="many", marks=pytest.mark.slow)]
-ALONE = [pytest.param(range(3), id="few"), pytest.param(range(3, 60), id="many", marks=pytest.mark.slow)]
-LONG = [pytest.param(range(10), id="few"), pytest.param(range(10, 200), id="many", marks=pytest.mark.slow)]
+SEEDS = range(40)
+"""More of them are a step of CI, `python -m tests.simulation`."""
+ALONE = [pytest.param(range(3), id="few"), pytest.param(range(3, 30), id="many", marks=pytest.mark.slow)]
+LONG = [pytest.param(range(10), id="few"), pytest.param(range(10, 100), id="many", marks=pytest.mark.slow)]
 
 
 def run(plan: Plan) -> Service:
@@ -28,9 +29,8 @@ def run(plan: Plan) -> Service:
     return service
 
 
-@pytest.mark.parametrize("seeds", SEEDS)
-def test_what_came_and_what_was_reported_agree_whatever_goes_wrong(seeds: range) -> None:
-    for seed in seeds:
+def test_what_came_and_what_was_reported_agree_whatever_goes_wrong() -> None:
+    for seed in SEEDS:
         run(draw(seed))
 
 
