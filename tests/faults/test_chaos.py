@@ -21,7 +21,7 @@ import pytest
 from tests.faults.attack import STATIC, Attack, draw
 from tests.faults.chaos import END_S, Scene
 
-SHORT = range(5)
+SHORT = range(3)
 SOAK = 200
 HOUR_S = float(os.environ.get("DSNB_TEST_HOUR_S", "3600"))
 

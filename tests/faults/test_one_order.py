@@ -17,6 +17,7 @@ import dsnb
 from tests.faults.chaos import Scene
 from tests.support.cluster import Cluster
 from tests.support.dispatchers import RestartableDispatcher
+from tests.support.marks import soak
 from tests.support.processes import PythonProcess
 from tests.support.reading import joined, run_in_threads
 from tests.support.workers import worker_process, worker_processes
@@ -71,13 +72,13 @@ def service(workers: int) -> Iterator[tuple[Cluster, list[PythonProcess]]]:
         yield cluster, processes
 
 
-@pytest.mark.parametrize("workers, transfer", [(1, "grpc"), (2, "shared_memory"), (2, "tcp"), (5, "grpc")])
+@pytest.mark.parametrize("workers, transfer", [(1, "grpc"), soak(2, "shared_memory"), soak(2, "tcp"), (5, "grpc")])
 def test_the_number_of_workers_does_not_matter(expected: str, workers: int, transfer: str) -> None:
     with service(workers) as (cluster, _):
         assert sha256(read(cluster.service, data_transfer_protocol=transfer)) == expected
 
 
-@pytest.mark.parametrize("workers, transfer", [(1, "grpc"), (2, "shared_memory"), (2, "tcp"), (5, "grpc")])
+@pytest.mark.parametrize("workers, transfer", [soak(1, "grpc"), (2, "shared_memory"), (2, "tcp"), soak(5, "grpc")])
 def test_a_killed_worker_and_new_ones_do_not_matter(expected: str, workers: int, transfer: str) -> None:
     with service(workers) as (cluster, processes), ExitStack() as stack:
         elements = read(cluster.service, data_transfer_protocol=transfer)

@@ -12,6 +12,7 @@ import pytest
 import dsnb
 from tests.faults.chaos import Scene, paced
 from tests.support.cluster import Cluster
+from tests.support.marks import soak
 
 REPETITIONS = 60
 SIZE = 12
@@ -30,7 +31,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "remove"])
-@pytest.mark.parametrize("transfer", ["local", "tcp", "grpc"])
+@pytest.mark.parametrize("transfer", ["local", "tcp", soak("grpc")])
 def test_workers_that_are_stopped_one_after_another_cost_the_reader_nothing(
     cluster: Cluster, how: str, transfer: str
 ) -> None:

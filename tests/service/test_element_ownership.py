@@ -15,6 +15,7 @@ import pytest
 import dsnb
 from dsnb.elements.structure import flatten
 from dsnb.notebook.service import DataService
+from tests.support.marks import soak
 from tests.support.overwriting import WAYS, overwrite
 from tests.support.reading import run_in_threads
 from tests.support.transfers import TRANSFERS
@@ -153,8 +154,15 @@ def test_trainers_that_read_at_once_on_threads_damage_nothing_of_one_another(ser
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("size", SHAPES)
+@pytest.mark.parametrize(
+    "size,isolation",
+    [
+        *((size, "thread") for size in SHAPES),
+        ("64 KiB", "process"),
+        soak("784 bytes", "process"),
+        soak("2.4 MB", "process"),
+    ],
+)
 def test_the_source_and_the_next_epochs_stay_as_they_were(size: str, isolation: Any) -> None:
     count = {"784 bytes": 2000, "64 KiB": 40, "2.4 MB": 8}[size]
     data = np.stack([np.full(SHAPES[size], value(number), np.uint8) for number in range(count)])

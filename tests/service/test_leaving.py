@@ -15,6 +15,7 @@ import dsnb
 from dsnb.errors import FailedPreconditionError
 from tests.support.cluster import Cluster
 from tests.support.leaving import PIPELINES, RUNS, WITH_AND_WITHOUT, check_leaving
+from tests.support.marks import soak
 from tests.support.processes import is_running
 from tests.support.reading import first
 from tests.support.waiting import wait_for
@@ -104,7 +105,7 @@ def test_no_way_to_leave_loses_or_doubles_anything_in_ten_runs(way: str, pipelin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("transfer", ["local", "tcp"])
+@pytest.mark.parametrize("transfer", ["local", "tcp", soak("grpc")])
 def test_workers_that_leave_lose_and_double_nothing(cluster: Cluster, pipeline: str, transfer: str) -> None:
     leaving = [partial(worker.leave, GONE_S) for worker in cluster.workers[:2]]
     check_leaving(cluster.service, pipeline, leaving, data_transfer_protocol=transfer)

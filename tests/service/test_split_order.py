@@ -17,7 +17,7 @@ import pytest
 import dsnb
 from dsnb.errors import FailedPreconditionError
 from tests.support.cluster import Cluster
-from tests.support.marks import slow
+from tests.support.marks import slow, soak
 from tests.support.reading import first, numbers
 from tests.support.workers import worker_process, worker_processes
 
@@ -75,7 +75,7 @@ def digest(elements: Iterable[Any]) -> str:
 
 
 @pytest.mark.parametrize("pipeline", [name if name in QUICK else slow(name) for name in PIPELINES])
-@pytest.mark.parametrize("workers", [slow(1), 2, slow(5)])
+@pytest.mark.parametrize("workers", [soak(1), 2, slow(5)])
 def test_the_order_is_that_of_a_local_read(pipeline: str, workers: int) -> None:
     dataset = PIPELINES[pipeline]
     with dsnb.start(workers=workers) as svc:

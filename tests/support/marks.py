@@ -10,3 +10,8 @@ import pytest
 def slow(*values: Any) -> Any:
     """A case for the slow tests of CI, because other cases of the same test, which always run, show nearly as much."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def soak(*values: Any) -> Any:
+    """A case for `pytest -m soak`, because other cases of the same test, which CI runs, show nearly as much."""
+    return pytest.param(*values, marks=pytest.mark.soak)
