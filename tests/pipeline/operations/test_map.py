@@ -111,8 +111,10 @@ def test_threads_that_gain_nothing_are_given_up_with_autotune(monkeypatch: pytes
     monkeypatch.setattr("dsnb.pipeline.operations.map.SerialTrial", Misjudging)
     stage = Dataset.range(400).map(guarded, AUTOTUNE).operation.build(context())
     assert drain(stage, [1]) == list(range(400))
-    assert set(seen[:20]) != {threading.current_thread().name}
-    assert set(seen[-20:]) == {threading.current_thread().name}
+    serially = {threading.current_thread().name}
+    assert set(seen[:20]) != serially
+    # On a busy machine the pause is over before the end, and they are tried again.
+    assert any(set(seen[at : at + 20]) == serially for at in range(20, 381))
     stage.close()
     wait_for(lambda: not threads(), what="the threads to end")
 
