@@ -120,11 +120,11 @@ def _gil_contention(evidence: Evidence) -> Cause | None:
     measured = [worker for worker in rates if worker.used_cpus > _ACTIVE_CPUS]
     # All of them are threads of one process, and each may have been measured only once since the older snapshot.
     samples = sum(worker.latency_samples for worker in measured)
-    late_s = sum(worker.late_s for worker in measured) / samples if samples else 0.0
+    mean_late_s = sum(worker.late_s for worker in measured) / samples if samples else 0.0
     own_loop_share = max(
         (evidence.trainer_rates(trainer).own_loop_share or 0.0 for trainer in evidence.job.trainers), default=0.0
     )
-    if late_s < _HIGH_LATE_S or (own_loop_share < _BUSY_LOOP_SHARE and len(threads) == 1):
+    if mean_late_s < _HIGH_LATE_S or (own_loop_share < _BUSY_LOOP_SHARE and len(threads) == 1):
         return None
     competitor = (
         f"a training loop that uses {format_share(own_loop_share)} of its time"
@@ -134,7 +134,7 @@ def _gil_contention(evidence: Evidence) -> Cause | None:
     return Cause(
         cause="interpreter",
         text=f"The workers are threads that compete for the GIL with {competitor}: they wake up "
-        f"{format_duration(late_s)} late on average.",
+        f"{format_duration(mean_late_s)} late on average.",
         remedy=_process_remedy(threads),
     )
 
