@@ -16,7 +16,6 @@ import dsnb
 from dsnb.errors import NotFoundError
 from tests.support.cluster import Cluster
 from tests.support.dispatchers import RestartableDispatcher
-from tests.support.marks import slow
 from tests.support.processes import PythonProcess
 from tests.support.reading import first, joined, numbers, run_in_threads
 from tests.support.waiting import wait_for
@@ -197,7 +196,7 @@ for _ in dsnb.Dataset.range(1 << 40).apply(policy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", [slow("shared_memory"), slow("tcp"), "grpc"])
+@pytest.mark.parametrize("transfer", ["shared_memory", "tcp", "grpc"])
 def test_a_worker_ends_when_its_dispatcher_and_its_readers_were_killed(
     dispatcher: RestartableDispatcher, transfer: str
 ) -> None:

@@ -12,7 +12,6 @@ import pytest
 import dsnb
 from tests.faults.attack import TOLD_WITHIN_S
 from tests.faults.chaos import Scene, paced
-from tests.support.marks import slow
 from tests.support.waiting import wait_for
 
 TRANSFERS = ["grpc", "tcp", "shared_memory"]
@@ -53,7 +52,7 @@ def test_a_worker_that_is_stopped_loses_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", ["shared_memory", slow("tcp"), slow("grpc")])
+@pytest.mark.parametrize("transfer", ["shared_memory", "tcp", "grpc"])
 def test_what_a_killed_reader_had_not_consumed_comes_to_the_other(scene: Scene, transfer: str) -> None:
     scene.register(dsnb.Dataset.range(1_500))
     victim = scene.read(transfer=transfer, pause_s=0.004, gate=scene.gate)

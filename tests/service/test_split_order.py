@@ -92,7 +92,7 @@ RANDOM = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", [name if name in QUICK else slow(name) for name in RANDOM])
+@pytest.mark.parametrize("pipeline", RANDOM)
 def test_draws_without_a_seed_do_not_depend_on_the_workers(pipeline: str) -> None:
     found = set()
     for workers in (1, 3):
@@ -131,7 +131,7 @@ def test_files_come_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", ["grpc", slow("shared_memory")])
+@pytest.mark.parametrize("transfer", ["grpc", "shared_memory"])
 def test_processes_and_transfers_do_not_matter(transfer: str) -> None:
     dataset = NUMBERS.filter(most_of)
     with dsnb.start(workers=2, isolation="process") as svc:
