@@ -31,6 +31,11 @@ _CLOSE_S = 5.0
 """How long a final report may take, also on a busy machine: if it is cancelled, a clean leave may count as a death.
 Only a server that is suspended, or that the network no longer reaches, makes the caller wait so long."""
 _FINAL_REPORT = -1
+_REPORT_SOON = -2
+
+REPORT_SOON_S = 0.1
+"""How long `report_soon` waits for more to report: half the interval at which readers ask whether a pass is over. A
+report costs more than a short pass, of which there may be fifty in a second."""
 
 HANG_TIMEOUT_S = 120.0
 """How long a server may leave calls unanswered although its control stream stands, before this is an error. It may be
@@ -97,6 +102,10 @@ class ControlStream(Generic[Up, Down]):
     def report_now(self, number: int = 0) -> None:
         """Send a report now, instead of at the end of the interval."""
         self._report_requests.put(number)
+
+    def report_soon(self) -> None:
+        """Send a report within `REPORT_SOON_S`, one for all calls until then."""
+        self._report_requests.put(_REPORT_SOON)
 
     def close(self, timeout: float = _CLOSE_S, *, released: bool = False) -> None:
         """Send a final report, end the stream and wait for its thread. Further calls do nothing.
@@ -198,16 +207,21 @@ class ControlStream(Generic[Up, Down]):
 
     def _reports(self, report_requests: SimpleQueue[int | None]) -> Iterator[Up]:
         yield self._make_report(0, leaving=False)
+        due = time.monotonic() + self._interval_s
         while True:
             try:
-                number = report_requests.get(timeout=self._interval_s)
+                number = report_requests.get(timeout=max(0.0, due - time.monotonic()))
             except Empty:
                 number = 0
             if number is None:
                 return
+            if number == _REPORT_SOON:
+                due = min(due, time.monotonic() + REPORT_SOON_S)
+                continue
             yield self._make_report(max(0, number), leaving=number == _FINAL_REPORT)
             if number == _FINAL_REPORT:
                 return
+            due = time.monotonic() + self._interval_s
 
     def _make_report(self, number: int, *, leaving: bool) -> Up:
         self._lapsed = self.lapsed

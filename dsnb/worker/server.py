@@ -237,8 +237,7 @@ class WorkerServer:
         The worker runs until it is stopped. From 3 s after this call on, `idle` ignores tasks of the other modes.
         """
         self._drain_deadline = self._drain_deadline or time.monotonic() + _DRAIN_S
-        if self._control_stream is not None:
-            self._control_stream.report_now()
+        self._report_now()
 
     @checked(timeout=number("pass a number of seconds, 0 or more, at most 1e9", least=0.0, most=1e9))
     def leave(self, timeout: float = 30.0) -> bool:
@@ -460,8 +459,8 @@ class WorkerServer:
                 count = consumed.get((task.order.task_id, task.order.incarnation))
                 task.leave(release.client_id, count, died=release.died)
             self._released = max(self._released, release.number)
-        if releases and self._control_stream is not None:
-            self._control_stream.report_now()  # an iteration may be complete once the dispatcher knows of the release
+        if releases:
+            self._report_soon()  # an iteration may be complete once the dispatcher knows of the release
 
     def _close_tasks(self, iterations: Sequence[ClosedIteration]) -> None:
         """Let the tasks of closed iterations evict elements."""
@@ -528,7 +527,8 @@ class WorkerServer:
                 feed,
                 read_ahead_bytes=self.config.read_ahead_bytes,
                 capacity=self.config.cross_trainer_cache_size_bytes,
-                on_change=self._changed,
+                on_change=self._report_now,
+                on_end=self._report_soon,
                 error_context=f"on worker {self._described()}, job {order.job_name!r}",
                 spill=Spill(self.config.spill_dir or tempfile.gettempdir(), self._spill_limit)
                 if order.cached
@@ -586,9 +586,13 @@ class WorkerServer:
         for task, nbytes in zip(cached, shares, strict=True):
             task.resize(nbytes)
 
-    def _changed(self) -> None:
+    def _report_now(self) -> None:
         if self._control_stream is not None:
             self._control_stream.report_now()
+
+    def _report_soon(self) -> None:
+        if self._control_stream is not None:
+            self._control_stream.report_soon()
 
     def _give_up_after(self, gone_s: float) -> bool:
         """Whether to stop: the dispatcher and all clients have been gone for `dispatcher_gone_ms`.

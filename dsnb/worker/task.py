@@ -69,8 +69,9 @@ class Task:
         feed: Where the pipeline's splits come from, in DYNAMIC mode.
         read_ahead_bytes: Most bytes to produce ahead of demand.
         capacity: Most bytes that the window may ever hold, if the job is cached; `resize` sets the present limit.
-        on_change: Called, under the task's lock, when the dispatcher needs a report at once: everything is produced and
-            consumed, or the first elements must be evicted, before which the dispatcher closes the iteration.
+        on_change: Called, under the task's lock, when the dispatcher needs a report at once: the last rounds are to be
+            planned, or the first elements must be evicted, before which the dispatcher closes the iteration.
+        on_end: Called, under the task's lock, when everything is produced and consumed.
         error_context: Where this task runs, for the errors of user code.
         spill: Disk storage for trainers with `on_lag="spill"`.
         packed: Whether the readers are in other processes.
@@ -88,6 +89,7 @@ class Task:
         read_ahead_bytes: int,
         capacity: int,
         on_change: Callable[[], None],
+        on_end: Callable[[], None],
         error_context: str,
         spill: Spill | None = None,
         packed: bool = False,
@@ -131,7 +133,7 @@ class Task:
         """How long the producer waited for its pace."""
         self._made = self._log.head
         """How many elements the pipeline has made, with those that are not in the log yet."""
-        self._on_change = on_change
+        self._on_change, self._on_end = on_change, on_end
         self._started = self._stopped = self._end_noted = self._closing_noted = False
         self._paused = order.paused
         self._passing: Future[tuple[int, Frame]] | None = None
@@ -296,7 +298,7 @@ class Task:
         # Not as soon as everything is produced: a reader that joins the pass after that still gets a share.
         if self._log.finished and not self._end_noted and self.done:
             self._end_noted = True
-            self._on_change()
+            self._on_end()
 
     def _pump_all(self) -> None:
         for session in list(self._sessions.values()):

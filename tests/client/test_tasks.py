@@ -42,7 +42,7 @@ class Worker:
         order = TaskOrder(task_id=uid, incarnation=1, mode="OFF")
         self.task = Task(
             order, lambda _room: dataset.operation.build(context()), None, read_ahead_bytes=1 << 20, capacity=1 << 20,
-            on_change=lambda: None, error_context="",
+            on_change=lambda: None, on_end=lambda: None, error_context="",
         )  # fmt: skip
         self.uid = uid
         self.openings: list[ReadRequest] = []

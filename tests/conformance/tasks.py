@@ -109,7 +109,8 @@ class TaskBench:
             None,
             read_ahead_bytes=ahead,
             capacity=capacity,
-            on_change=lambda: self.ended.append("4000") if self.task.done else None,
+            on_change=lambda: None,
+            on_end=lambda: self.ended.append("4000"),
             error_context="on a bench",
         )
         self.task.close_to_new_trainers([])  # what a dispatcher answers when the first elements have to go

@@ -24,6 +24,7 @@ from dsnb.pipeline.sources.elements import Elements
 from dsnb.stopwatch import Stopwatch
 from dsnb.transfer.protocol import FrameSlice, ReadHandle, Sink
 from dsnb.wire import messages as m
+from dsnb.wire.control_stream import REPORT_SOON_S
 from dsnb.worker.spill import Spill, SpillLimit
 from dsnb.worker.splits import DispatcherFeed
 from dsnb.worker.task import Task
@@ -348,8 +349,13 @@ class SimWorker(Member):
                 task.leave(release.client_id, count, died=release.died)
             self._last_release = max(self._last_release, release.number)
         self._close_tasks(order.closed)
-        if order.releases or order.report_seq:
+        if order.report_seq:
             self.send_report()
+        elif order.releases:
+            self._report_soon()
+
+    def _report_soon(self) -> None:
+        self.later(REPORT_SOON_S, self.send_report)
 
     def _adopt(self, instance: str) -> None:
         if self._instance not in ("", instance):
@@ -384,6 +390,7 @@ class SimWorker(Member):
             read_ahead_bytes=_READ_AHEAD_BYTES,
             capacity=self._window_bytes,
             on_change=lambda: self.later(0.0, self.send_report),
+            on_end=self._report_soon,
             error_context="",
             spill=Spill(str(self._folder), SpillLimit(1 << 20)) if order.cached else None,
             make_producer=partial(SimProducer, self, feed),

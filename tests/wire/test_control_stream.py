@@ -16,7 +16,7 @@ import pytest
 from dsnb.errors import DeadlineExceededError, DsnbError, FailedPreconditionError, NotFoundError, PermissionDeniedError
 from dsnb.wire import control_stream
 from dsnb.wire.channel import open_channel, open_channels
-from dsnb.wire.control_stream import ControlStream
+from dsnb.wire.control_stream import REPORT_SOON_S, ControlStream
 from dsnb.wire.messages import ClientReport, ClientUpdate
 from dsnb.wire.methods import FOLLOW
 from tests.support.waiting import wait_for
@@ -124,6 +124,17 @@ def test_a_report_that_was_asked_for_goes_at_once_with_its_number(desk: Desk) ->
         caller.stream.report_now()
         wait_for(lambda: len(desk.reports) == 3, what="both reports")
         assert [report.seq for report in desk.reports] == [0, 7, 0]
+
+
+def test_reports_that_can_wait_go_together_and_soon(desk: Desk) -> None:
+    with serving(desk.handlers) as server, calling(address(server)) as caller:
+        caller.stream.wait_connected(10)
+        began = time.monotonic()
+        for _ in range(100):
+            caller.stream.report_soon()
+        wait_for(lambda: len(desk.reports) > 1, what="the report")
+        assert time.monotonic() - began >= REPORT_SOON_S
+        assert len(desk.reports) < 10
 
 
 def test_closing_is_prompt_and_the_last_report_says_leaving(desk: Desk) -> None:

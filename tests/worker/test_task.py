@@ -94,6 +94,7 @@ def make() -> Iterator[Make]:
             "read_ahead_bytes": 1 << 20,
             "capacity": 1 << 20,
             "on_change": lambda: None,
+            "on_end": lambda: None,
             "error_context": "on w0",
         }
         made.append(Task(order, build, feed, **{**settings, **changes}))
@@ -325,7 +326,7 @@ def test_a_pipeline_that_cannot_be_built_is_told_and_over(make: Make) -> None:
 
 def test_the_end_is_reported_when_all_is_consumed_and_not_before(make: Make) -> None:
     ended: list[bool] = []
-    task: Task = make(numbers(20), on_change=lambda: ended.append(task.done))
+    task: Task = make(numbers(20), on_end=lambda: ended.append(task.done))
     sink = Collector()
     reading = task.open(opening(), sink)
     sink.wait_for_end()
@@ -578,7 +579,7 @@ def test_a_task_that_has_ended_gives_bytes_back_as_soon_as_nobody_new_may_want_t
     assert (before.closing, before.window_bytes) == (False, 32_000)
     task.resize(9_000)
     assert task.report().window_bytes == 32_000
-    assert told == [False, True]  # at its end, and when the first elements had to go
+    assert told == [True]  # when the first elements had to go
     task.close_to_new_trainers([])
     assert 0 < task.report().window_bytes <= 9_000
 
