@@ -26,7 +26,7 @@ from dsnb.client.options import PAD, ReadOptions, ServiceAddress
 from dsnb.client.position import StartPosition, encode_end, encode_rounds
 from dsnb.client.rounds import ConsumerRounds
 from dsnb.client.service_stage import JobReader
-from dsnb.client.session import UNREACHABLE_TIMEOUT_S, JobClock, join, open_control_stream
+from dsnb.client.session import UNREACHABLE_TIMEOUT_S, JobClock, join, open_control_stream, service_connection
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
     CancelledError,
@@ -209,13 +209,13 @@ class CoordinatedStage(JobReader):
         self._skipped = self._skippable = start_position.skippable if start_position is not None else 0
         """Rounds before the start position, and those of them that are still to be skipped."""
         self._options, self._origin = options, origin
-        self._service_connection = discovery.connection_at(service.address)
         self._ended_at = self._unconfirmed_since = 0.0
         """When all rounds were taken, and since when the dispatcher has not answered that; 0 before."""
         self._follow_previous_read(service.address, options.job_name, self._consumer_name)
         self._channel = open_channel(service.address, service.token)
         joined = self._joined = self._join(dataset_id, iteration, start_position)
         self._client_id, self._instance = joined.client_id, joined.instance
+        self._service_connection = service_connection(service.address, joined.instance)
         self._losses_received = joined.loss_count
         self._consumer_timeout_s = joined.consumer_timeout_ms / 1000
         self._inbox = CoordinatedInbox(options.num_consumers, options.consumer_index)

@@ -24,7 +24,14 @@ from dsnb.client.options import ReadOptions, ServiceAddress, ShardingPolicy, no_
 from dsnb.client.ordered_inboxes import inbox_for
 from dsnb.client.position import SliceOrigin, StartPosition, options_for_resuming, tracker_for
 from dsnb.client.service_stage import JobReader
-from dsnb.client.session import UNREACHABLE_TIMEOUT_S, ClientControlStream, JobClock, join, open_control_stream
+from dsnb.client.session import (
+    UNREACHABLE_TIMEOUT_S,
+    ClientControlStream,
+    JobClock,
+    join,
+    open_control_stream,
+    service_connection,
+)
 from dsnb.client.tasks import TaskTable
 from dsnb.errors import (
     CancelledError,
@@ -167,7 +174,7 @@ class ReadStage(JobReader):
         self._unconfirmed_since: float | None = None
         self._control = self._open_control_stream(joined)
         self._start_reading(joined)
-        self._service_connection = discovery.connection_at(service.address)
+        self._service_connection = service_connection(service.address, joined.instance)
 
     def _join(
         self,

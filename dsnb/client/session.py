@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 from dsnb.client.options import ReadOptions, ServiceAddress
 from dsnb.errors import DsnbError
 from dsnb.stopwatch import Stopwatch
+from dsnb.wire import discovery
 from dsnb.wire.channel import Channel, open_channel
 from dsnb.wire.control_stream import ControlStream
 from dsnb.wire.messages import ClientReport, ClientUpdate, IterationPosition, JoinReply, JoinRequest, TaskHolding
@@ -102,6 +103,24 @@ def open_control_stream(
         lease_s=_LEASE * joined.client_timeout_ms / 1000,
         on_failure=failed,
     )
+
+
+_connections: dict[str, discovery.Connection] = {}
+
+
+def service_connection(address: str, instance: str) -> discovery.Connection | None:
+    """The connection file of a service, to tell later why it ended; None if it is none of this user on this host.
+
+    Read once for each instance of a service: that takes longer than an element of a short pass.
+
+    Args:
+        address: Where the dispatcher listens.
+        instance: The instance id of the service.
+    """
+    found = _connections.get(instance) or discovery.connection_at(address)
+    if found is not None:
+        _connections[instance] = found
+    return found
 
 
 class JobClock:
