@@ -29,7 +29,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 
 BEFORE, AFTER = "before", "after"
 _OURS = "benchmarks.ours."
-_HIGHER_IS_BETTER = ("per_s", "gb_per_s", "share")
+_HIGHER_IS_BETTER = ("per_s", "share")
 _NOISE = 0.05
 """Differences up to this share are not called better or worse."""
 
@@ -61,7 +61,7 @@ def _compared(metric: str, found: Sequence[tuple[float, float]]) -> list[str]:
     ratios = sorted(after / before for before, after in found)
     ratio = statistics.median(ratios)
     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-    better = ratio > 1 if metric.startswith(_HIGHER_IS_BETTER) else ratio < 1
+    better = ratio > 1 if metric.endswith(_HIGHER_IS_BETTER) else ratio < 1
     verdict = "same" if abs(ratio - 1) <= _NOISE or low <= 1 <= high else "better" if better else "WORSE"
     return [f"{old:,.4g}", f"{new:,.4g}", f"{ratio:.3f} ({low:.3f} to {high:.3f})", verdict]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import versions
 from benchmarks.contender import Contender, ContenderError, pids_with_mark
 from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError
 from benchmarks.estimates import Estimate, estimate
@@ -195,3 +196,10 @@ def test_workloads_are_chosen_by_how_their_names_begin() -> None:
     assert select_workloads(["beside", "scal"]) == ["scalars", "beside-1m", "beside-64k", "beside-worker"]
     assert select_workloads(None) == list(WORKLOADS)
     assert select_workloads(["nothing"]) == []
+
+
+def test_a_comparison_calls_a_higher_rate_better_and_a_longer_time_worse() -> None:
+    epochs = WORKLOADS["photo-epochs"]
+    before, after = {"images_per_s": 400.0, "gap_ms": 100.0}, {"images_per_s": 500.0, "gap_ms": 120.0}
+    found = list(versions.rows(epochs, {"dsnb, before": [before] * 3, "dsnb, after": [after] * 3}))
+    assert [row[-1] for row in found] == ["better", "WORSE"]
