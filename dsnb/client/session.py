@@ -105,7 +105,8 @@ def open_control_stream(
     )
 
 
-_connections: dict[str, discovery.Connection] = {}
+_connections: dict[str, tuple[str, discovery.Connection]] = {}
+"""For each address, the instance that was read there last, and its connection file."""
 
 
 def service_connection(address: str, instance: str) -> discovery.Connection | None:
@@ -117,9 +118,12 @@ def service_connection(address: str, instance: str) -> discovery.Connection | No
         address: Where the dispatcher listens.
         instance: The instance id of the service.
     """
-    found = _connections.get(instance) or discovery.connection_at(address)
+    known, found = _connections.get(address, ("", None))
+    if known == instance:
+        return found
+    found = discovery.connection_at(address)
     if found is not None:
-        _connections[instance] = found
+        _connections[address] = instance, found  # and forget the token of the one before
     return found
 
 
