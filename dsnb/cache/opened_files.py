@@ -131,6 +131,8 @@ class OpenedFiles:
 
     def take_states(self, comparison: FileComparison) -> tuple[FileState, ...]:
         """All states, in the form of `states`; then forget them."""
+        if not (self._opened or self._other_states):  # the usual case, asked for each frame
+            return ()
         with self._lock:
             opened, self._opened = self._opened, {}
             others, self._other_states = self._other_states, {}

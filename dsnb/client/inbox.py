@@ -301,7 +301,7 @@ class Inbox:
         """
         self._polls += 1
         poller = self.poller
-        if poller and not self._polls % _POLL_EVERY:
+        if not self._polls % _POLL_EVERY and poller:
             poller.dispatch()
         found = self._take_first()
         if found is None and poller:
@@ -324,7 +324,7 @@ class Inbox:
                 return
             self._notified = False
         deadline = time.monotonic() + timeout
-        while self.poller and not self._notified and timeout >= 0:
+        while not self._notified and timeout >= 0 and self.poller:
             self._poll_sockets(timeout)
             timeout = deadline - time.monotonic()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from dsnb.elements.structure import flatten
 from dsnb.errors import CancelledError, InvalidArgumentError, is_out_of_band
 from dsnb.pipeline.engine.stage import Run, Stage, as_list, concat_runs
 from dsnb.storage.urls import add_host
+from dsnb.worker.processor_shares import JobPace
 
 FRAME_BYTES = 1 << 20
 FRAME_ELEMENTS = 8192
@@ -73,16 +74,12 @@ class FrameReceiver(Protocol):
         ...
 
     @property
-    def paced(self) -> bool:
-        """Whether the pipeline is held back between its elements."""
+    def pace(self) -> JobPace:
+        """Holds the pipeline back between its elements."""
         ...
 
     def wait_for_room(self) -> bool:
         """Wait until another frame is wanted; False if production must stop."""
-        ...
-
-    def run_length(self, most: int) -> int:
-        """How many elements to pull at once, at most `most`."""
         ...
 
     def on_pulled(self, pending: int) -> None:
@@ -179,7 +176,7 @@ class Producer(threading.Thread):
         while True:
             if not self._wait_for_room():
                 return
-            want = self._receiver.run_length(max(1, min(self._want, self._max_run_elements - self._pending_count)))
+            want = self._receiver.pace.run_length(max(1, min(self._want, self._max_run_elements - self._pending_count)))
             began = time.monotonic()
             if self._shows_partial_results and want > 1:
                 self._pulling_since = began
@@ -226,7 +223,7 @@ class Producer(threading.Thread):
     def _wait_for_room(self) -> bool:
         """Wait until another frame is wanted; False if production must stop. Asks only if frames were added since."""
         added = self._added
-        if self._added_when_wanted != added or self._receiver.paced:
+        if self._added_when_wanted != added or self._receiver.pace.per_s is not None:
             if not self._receiver.wait_for_room():
                 return False
             self._added_when_wanted = added
@@ -278,6 +275,8 @@ class Producer(threading.Thread):
         if not self._pending:
             self._since = began
         self._update_limits(_bytes_of_first(run))
+        if isinstance(run, np.ndarray) and run.dtype.kind in "US":
+            run = as_list(run)  # an array would have the width of the longest string in the runs that are joined
         self._pending.append(run)
         self._pending_count += len(run)
 
@@ -286,7 +285,7 @@ class Producer(threading.Thread):
             return
         pending = self._pending
         self._pending, self._pending_count = [], 0
-        for run in [concat_for_frame(pending)] if self._packed else runs_for_local_readers(pending):
+        for run in (concat_runs(pending),) if self._packed else runs_for_local_readers(pending):
             self._try_to_add(run)
 
     def _try_to_add(self, run: Run) -> None:
@@ -356,6 +355,8 @@ def _bytes_of_first(run: Run) -> int:
     """Estimated bytes of each element of a run, from its first one; `_add` splits frames that turn out too large."""
     if isinstance(run, np.ndarray):
         return max(1, run.nbytes // len(run))
+    if isinstance(run[0], np.ndarray):
+        return max(1, run[0].nbytes)
     return max(1, sum(getattr(leaf, "nbytes", None) or _length(leaf) for leaf in flatten(run[0])))
 
 
@@ -363,23 +364,11 @@ def _length(leaf: Any) -> int:
     return len(leaf) if isinstance(leaf, (bytes, str)) else 8
 
 
-def concat_for_frame(runs: Sequence[Run]) -> Run:
-    """Join runs into one that is laid out in a frame; text into a list, for it may be of any length."""
-    # An array would have the width of the longest string in these runs.
-    return concat_runs([as_list(run) if _is_text(run) else run for run in runs])
-
-
-def runs_for_local_readers(runs: list[Run]) -> Iterator[Run]:
+def runs_for_local_readers(runs: list[Run]) -> Sequence[Run]:
     """Combine runs for readers in this process. Runs of arrays are not joined: that would copy their elements."""
-    if not any(isinstance(run, np.ndarray) and run.ndim > 1 for run in runs):
-        yield concat_for_frame(runs)  # cheap: lists hold references, and scalars are copied for the reader in any case
-        return
-    for run in runs:
-        yield as_list(run) if _is_text(run) else run
-
-
-def _is_text(run: Run) -> bool:
-    return isinstance(run, np.ndarray) and run.dtype.kind in "US"
+    if len(runs) == 1 or any(isinstance(run, np.ndarray) and run.ndim > 1 for run in runs):
+        return runs
+    return [concat_runs(runs)]  # cheap: lists hold references, and scalars are copied for the reader in any case
 
 
 class FlushTimer(threading.Thread):

@@ -128,7 +128,7 @@ class Task:
         name, make, begin = f"{TASK_THREAD_PREFIX}{order.task_id}", partial(build, self.allocate), self._seek
         self._producer = make_producer(name, make, self, error_context, packed=packed, seek=begin)
         self._feed = feed
-        self._pace = pace or JobPace()
+        self.pace = pace or JobPace()
         self._held_back = Stopwatch()
         """How long the producer waited for its pace."""
         self._made = self._log.head
@@ -313,8 +313,11 @@ class Task:
         """
         if self._paused:
             return False
-        self._send_files(session)
-        self._send_unit_marks(session)
+        # Asked here rather than in the two methods: this runs for each element if they come one by one.
+        if session.files_sent < len(self._files):
+            self._send_files(session)
+        if session.unit_marks_sent < len(self._unit_marks):
+            self._send_unit_marks(session)
         slices = self._log.take_all(session.client)
         for frame_slice in slices:
             self._sent_elements += frame_slice.count
@@ -324,14 +327,15 @@ class Task:
             session.end_sent = False  # elements requeued by another reader may follow an end that was already sent
             with _SEND:
                 session.sink.deliver_all(slices)
-        self._send_end(session)
+        if self._log.finished:
+            self._send_end(session)
         return bool(slices)
 
     def _send_files(self, session: ReaderSession) -> None:
         """Tell a reader that asked for it of all files that were opened so far: its next elements follow from them."""
-        if session.wants_files and session.files_sent < len(self._files):
-            new = list(self._files)[session.files_sent :]
-            session.files_sent = len(self._files)
+        new = list(self._files)[session.files_sent :]
+        session.files_sent = len(self._files)
+        if session.wants_files:
             for first in range(0, len(new), _FILES_PER_MESSAGE):
                 session.sink.note_files(json.dumps(new[first : first + _FILES_PER_MESSAGE]))
 
@@ -405,23 +409,16 @@ class Task:
     def wait_for_room(self) -> bool:
         with self._lock:
             while not (self._stopped or self._may_produce()):
-                self._changed.wait(self._pace.pause(time.monotonic()) if self._held_back.running else None)
+                self._changed.wait(self.pace.pause(time.monotonic()) if self._held_back.running else None)
             self._held_back.stop()
             return not self._stopped
-
-    @property
-    def paced(self) -> bool:
-        return self._pace.per_s is not None
-
-    def run_length(self, most: int) -> int:
-        return self._pace.run_length(most)
 
     def _may_produce(self) -> bool:
         """Whether a frame is wanted and the pace allows it; measures for how long only the pace is in the way."""
         if not self.wants_frame():
             self._held_back.stop()
             return False
-        if self._pace.pause(time.monotonic()):
+        if self.pace.pause(time.monotonic()):
             self._held_back.start()
             return False
         return True
@@ -430,7 +427,8 @@ class Task:
         """Whether another frame should be produced now."""
         with self._lock:
             wants = not (self._stopped or self._paused) and self._log.wants_more()
-            self._note_closing()
+            if self._log.closing:
+                self._note_closing()
             return wants
 
     def _limits(self) -> FrameLimits:
@@ -450,7 +448,7 @@ class Task:
     def on_pulled(self, pending: int) -> None:
         with self._lock:
             made = self._log.head + pending
-            self._pace.note(made - self._made, time.monotonic())
+            self.pace.note(made - self._made, time.monotonic())
             self._made = made
             if self._feed is not None:
                 self._feed.mark_produced(made)
@@ -494,11 +492,12 @@ class Task:
         if self.order.cached:
             frame.reserve_encoded_bytes = encoded_bytes_callback(self, self._log.head)
         self._log.append(frame, frame.count, frame.nbytes, frame.failure is not None)
-        self._note_closing()
+        if self._log.closing:
+            self._note_closing()
 
     def _note_closing(self) -> None:
         # Before the first elements are evicted, the dispatcher must stop sending trainers here that want all of them.
-        if self._log.closing and not self._closing_noted:
+        if not self._closing_noted:
             self._closing_noted = True
             self._on_change()
 
@@ -557,7 +556,8 @@ class Task:
             self._log.capacity = capacity
             self.limits = self._limits()
             self._log.make_room()
-            self._note_closing()
+            if self._log.closing:
+                self._note_closing()
 
     def stop(self, error: Exception) -> None:
         """End production and all readings, and free the frames. Does not wait for the producer; see `join`.

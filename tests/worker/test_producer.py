@@ -14,6 +14,7 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.calls import InlineCalls
+from dsnb.worker.processor_shares import JobPace
 from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, FrameLimits, Producer
 from tests.pipeline.driving import context, failing_at, plain
 from tests.support.waiting import wait_for
@@ -30,14 +31,10 @@ class Shelf:
         self.ended = self.crowded = False
         self.room = room
         self.limits = FrameLimits(frame_bytes=frame_bytes, element_bytes=element_bytes, burst_bytes=burst_bytes)
+        self.pace = JobPace()
         self.bursts: list[int] = []
         self._changed = threading.Condition()
         self._stopped = False
-
-    paced = False
-
-    def run_length(self, most: int) -> int:
-        return most
 
     def wait_for_room(self) -> bool:
         with self._changed:

@@ -90,6 +90,8 @@ class DelayedInterrupts:
         self._depth -= 1
         if self._depth == 0 and _signal.getsignal(signal.SIGINT) is self._installed:
             _signal.signal(signal.SIGINT, self._previous)
+        if not self.pending:
+            return
         if error is None or isinstance(error, Exception):
             self.raise_pending()  # an error of the pull becomes the context of the KeyboardInterrupt
         else:

@@ -485,6 +485,8 @@ class _ConsumptionReporter:
         self._reports_each = True
         self.max_run_length = MAX_RUN_LENGTH
         """The longest run to pull."""
+        self.lock = threading.RLock()
+        """Held while an element is reported and handed out, for several threads may take elements."""
         self.withdrawn = 0
         """Elements of the last run that are withheld from the user, because they belong to other clients now."""
 
@@ -533,7 +535,7 @@ class _ReportedElements(Iterator[Any]):
         """What was reported and not yielded, because an interrupt came in between."""
         self._listener = listener
         self._reporter = reporter
-        self._lock = threading.RLock()
+        self._lock = reporter.lock
 
     def __next__(self) -> Any:
         began = perf_counter_ns()
