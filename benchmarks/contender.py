@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from benchmarks.environments import ROOT
 from benchmarks.peers.serving import RESULT_PREFIX, Figures, Task, wanted_seconds
 
 ENVIRONMENT_MARK = "DSNB_BENCHMARK_CHILD"
@@ -27,6 +26,10 @@ _IDLE_SAMPLE_S = 0.5
 _MAX_IDLE_CPUS = 0.25
 """Processors that a contender must not need while it waits for its turn."""
 _EXCEPTION_LINE = re.compile(r"[\w.]+(Error|Exception|Warning): ")
+
+# Not `resolve`: `versions.py` links this folder beside another version of dsnb, and contenders that a contender starts
+# must import that version, too.
+IMPORTED_FROM = Path(__file__).absolute().parents[1]
 
 
 class ContenderError(RuntimeError):
@@ -41,10 +44,10 @@ class Contender:
         module: What it runs.
         task: What it is to measure.
         deadline_s: How long it may take to be ready, and for one measurement.
-        root: The folder whose `dsnb` and `benchmarks` it imports; this checkout unless `versions.py` compares two.
+        root: The folder whose `dsnb` and `benchmarks` it imports.
     """
 
-    def __init__(self, python: Path, module: str, task: Task, deadline_s: float, root: Path = ROOT) -> None:
+    def __init__(self, python: Path, module: str, task: Task, deadline_s: float, root: Path = IMPORTED_FROM) -> None:
         self._deadline_s = deadline_s
         self.mark = f"{ENVIRONMENT_MARK}_{secrets.token_hex(8)}"  # a name of its own: contenders may have contenders
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the contender is there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -203,3 +204,14 @@ def test_a_comparison_calls_a_higher_rate_better_and_a_longer_time_worse() -> No
     before, after = {"images_per_s": 400.0, "gap_ms": 100.0}, {"images_per_s": 500.0, "gap_ms": 120.0}
     found = list(versions.rows(epochs, {"dsnb, before": [before] * 3, "dsnb, after": [after] * 3}))
     assert [row[-1] for row in found] == ["better", "WORSE"]
+
+
+def test_what_a_contender_of_another_version_starts_runs_that_version_too(tmp_path: Path) -> None:
+    (package := tmp_path / "before" / "dsnb").mkdir(parents=True)
+    package.joinpath("__init__.py").touch()
+    (folder := tmp_path / "together").mkdir()
+    root = versions.root_with(package.parent, folder)
+    code = "import dsnb; from benchmarks.contender import IMPORTED_FROM; print(dsnb.__file__, IMPORTED_FROM)"
+    variables = {**os.environ, "PYTHONPATH": str(root)}
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=root, env=variables, text=True)
+    assert printed.split() == [str(root / "dsnb" / "__init__.py"), str(root)]
