@@ -276,7 +276,7 @@ class Producer(threading.Thread):
             self._since = began
         self._update_limits(_bytes_of_first(run))
         if isinstance(run, np.ndarray) and run.dtype.kind in "US":
-            run = as_list(run)  # an array would have the width of the longest string in the runs that are joined
+            run = as_list(run)  # in an array each text takes the room of the longest
         self._pending.append(run)
         self._pending_count += len(run)
 

@@ -17,7 +17,7 @@ from benchmarks import versions
 from benchmarks.contender import Contender, ContenderError, pids_with_mark
 from benchmarks.environments import ENVIRONMENTS, EnvironmentMissingError
 from benchmarks.estimates import Estimate, estimate
-from benchmarks.peers.serving import Task, process_tree, rate
+from benchmarks.peers.serving import RESULT_PREFIX, Task, process_tree, rate
 from benchmarks.report import page, unmet
 from benchmarks.results import ResultsFile, WorkloadResult
 from benchmarks.suite import Plan, measure, select_workloads
@@ -209,9 +209,16 @@ def test_a_comparison_calls_a_higher_rate_better_and_a_longer_time_worse() -> No
 def test_what_a_contender_of_another_version_starts_runs_that_version_too(tmp_path: Path) -> None:
     (package := tmp_path / "before" / "dsnb").mkdir(parents=True)
     package.joinpath("__init__.py").touch()
+    package.joinpath("__main__.py").write_text(f"print({RESULT_PREFIX!r} + '{{\"version\": 7}}')")
     (folder := tmp_path / "together").mkdir()
     root = versions.root_with(package.parent, folder)
-    code = "import dsnb; from benchmarks.contender import IMPORTED_FROM; print(dsnb.__file__, IMPORTED_FROM)"
+    code = """
+import contextlib, pathlib, sys
+from benchmarks.contender import Contender
+from benchmarks.peers.serving import Task
+with contextlib.closing(Contender(pathlib.Path(sys.executable), "dsnb", Task(kind="any"), 20.0)) as contender:
+    print(contender.read_result())
+"""
     variables = {**os.environ, "PYTHONPATH": str(root)}
     printed = subprocess.check_output([sys.executable, "-c", code], cwd=root, env=variables, text=True)
-    assert printed.split() == [str(root / "dsnb" / "__init__.py"), str(root)]
+    assert printed == "{'version': 7}\n"

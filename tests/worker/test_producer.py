@@ -14,6 +14,7 @@ from dsnb.elements.frame import Frame
 from dsnb.errors import CancelledError, InvalidArgumentError
 from dsnb.pipeline.dataset import Dataset
 from dsnb.pipeline.engine.calls import InlineCalls
+from dsnb.pipeline.engine.stage import Run, Stage
 from dsnb.worker.processor_shares import JobPace
 from dsnb.worker.producer import FRAME_BYTES, FRAME_ELEMENTS, FrameLimits, Producer
 from tests.pipeline.driving import context, failing_at, plain
@@ -209,6 +210,30 @@ def test_text_is_of_any_length(produce: Produce) -> None:
     texts = ["a" * (n % 13) for n in range(100)]
     shelf = made_of(produce, Dataset.from_tensor_slices(np.array(texts)))
     assert shelf.elements == texts
+
+
+class ArraysOfText(Stage):
+    """Gives short and long text in one array."""
+
+    def __init__(self) -> None:
+        super().__init__("text")
+        self._runs = [np.array(["a"] * 1000 + ["b" * 10_000])]
+
+    def produce(self, want: int) -> Run:
+        del want
+        return self._runs.pop(0) if self._runs else []
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_short_text_does_not_take_the_room_of_long_text_in_its_frame(packed: bool) -> None:
+    shelf = Shelf()
+    producer = Producer("producer", ArraysOfText, shelf, "on w0", packed=packed)
+    producer.start()
+    producer.join(30.0)
+    assert shelf.ended
+    assert shelf.elements == ["a"] * 1000 + ["b" * 10_000]
+    assert {type(element) for element in shelf.elements} == {str}
+    assert sum(frame.nbytes for frame in shelf.frames) < 100_000  # an array would have 40 KB for each text
 
 
 def test_elements_that_are_ready_do_not_wait_for_a_slow_one(produce: Produce) -> None:
